@@ -1,0 +1,59 @@
+"""The problems by name; `load` also takes a user's own class as FILE.py:CLASS."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from ttc_esopt.errors import ConfigurationError
+from ttc_esopt.problems.base import Infeasible, NonFinite, Problem, Rejected, Seed, WrongShape, closest
+
+__all__ = ["Infeasible", "NonFinite", "Problem", "Rejected", "Seed", "WrongShape", "load", "names"]
+
+_BUILT_IN = {"tsp_construct": "ttc_esopt.problems.tsp_construct:TspConstruct"}
+
+
+def names() -> list[str]:
+    """Names of the problems that come with the package."""
+    return sorted(_BUILT_IN)
+
+
+def load(name: str) -> Problem:
+    """The problem of that name, or of a class named as FILE.py:CLASS or MODULE:CLASS.
+
+    Raises
+    ------
+    ConfigurationError
+        There is no such problem, file or class, or the class is no `Problem`.
+    """
+    place, colon, class_name = _BUILT_IN.get(name, name).rpartition(":")
+    if not colon:
+        known = ", ".join(names())
+        raise ConfigurationError(f"Unknown problem {name!r} (--problem).{closest(name, names())} There are: {known}.")
+    found = getattr(_module(place), class_name, None)
+    if not (isinstance(found, type) and issubclass(found, Problem)):
+        raise ConfigurationError(f"Expected a class derived from ttc_esopt.problems.Problem, got {name!r} (--problem).")
+    problem = found()
+    if place.endswith(".py"):
+        problem._spec = f"{Path(place).resolve()}:{class_name}"
+    return problem
+
+
+def _module(place: str) -> ModuleType:
+    if not place.endswith(".py"):
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            raise ConfigurationError(f"Expected an importable module, got {place!r}: {error} (--problem).") from None
+    path = Path(place).resolve()
+    if not path.is_file():
+        raise ConfigurationError(f"No such file: {place} (--problem FILE.py:CLASS).")
+    name = f"ttc_esopt_problem_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up while it is being imported
+    spec.loader.exec_module(module)
+    return module

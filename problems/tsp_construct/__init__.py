@@ -1,0 +1,89 @@
+"""Travelling salesman, built step by step: the model writes the function that picks the next node.
+
+Protocol and instance sets are the published ones, so that objectives compare with published values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ttc_esopt.problems.base import Infeasible, Problem, WrongShape, exact_index
+from ttc_esopt.problems.tsp_construct.heuristics import NEAREST_NEIGHBOUR, SEEDS
+from ttc_esopt.solvers.tsp_construct import BadChoice, construct, distance_matrix, nearest_first, tour_length
+
+# One random stream fills all sets in this order: (split, instances, nodes).
+_DRAWN = (
+    ("train", 64, 50),
+    ("val", 64, 20),
+    ("val", 64, 50),
+    ("val", 64, 100),
+    ("val", 64, 200),
+    ("test", 1000, 20),
+    ("test", 1000, 50),
+    ("test", 1000, 100),
+    ("test", 1000, 200),
+)
+
+
+class TspConstruct(Problem):
+    """Objective: mean length of the closed tours from node 0 over all instances of the set."""
+
+    name = "tsp_construct"
+    function = "select_next_node"
+    timeout = 20.0
+    splits = {"train": (50,), "val": (20, 50, 100, 200), "test": (20, 50, 100, 200)}
+    counts = {"train": 64, "val": 64, "test": 1000}
+    seeds = SEEDS
+    baselines = {"nearest_neighbour": NEAREST_NEIGHBOUR}
+    task = (
+        "Given the pairwise distances of a set of nodes, find the shortest closed tour that visits every node exactly "
+        "once. The tour is built step by step: it starts at node 0, and in every step a function chooses the next node "
+        "among the unvisited ones; after the last node it returns to node 0. Design a new function that makes the "
+        "finished tours as short as possible."
+    )
+    template = '''import numpy as np
+
+def select_next_node(current_node, destination_node, unvisited_nodes, distance_matrix):
+    """Return the node to visit next, one of unvisited_nodes.
+
+    current_node: int, the node where the tour is now
+    destination_node: int, the node where the tour must end
+    unvisited_nodes: array of int, nearest to current_node first
+    distance_matrix: array (n, n), distances between all nodes
+    """
+'''
+
+    def instances(self, split: str, size: int) -> list[np.ndarray]:
+        """Node coordinates: float64 arrays (n, 2), uniform in the unit square."""
+        self.resolve(split, size)
+        stream = np.random.RandomState(1234)
+        for drawn_split, count, n in _DRAWN:
+            points = stream.rand(count, n, 2)
+            if (drawn_split, n) == (split, size):
+                return list(points)
+        raise AssertionError("resolve() admits only sets that are drawn")
+
+    def run(self, function: Callable[..., Any], instance: np.ndarray) -> np.ndarray:
+        """The tour that a program builds: int64 array (n,)."""
+        matrix = distance_matrix(instance)
+        order = nearest_first(matrix)  # from here on the matrix is the program's to spoil
+
+        def choose(node: int, unvisited: np.ndarray) -> int:
+            return exact_index(function(node, 0, unvisited, matrix))
+
+        try:
+            return construct(choose, order)
+        except BadChoice as error:
+            raise Infeasible(str(error)) from None
+
+    def score(self, instance: np.ndarray, output: np.ndarray) -> float:
+        """Length of the closed tour."""
+        n = len(instance)
+        if output.dtype != np.int64 or output.shape != (n,):
+            raise WrongShape(f"expected a tour of {n} integers, got {output.dtype} of shape {output.shape}")
+        if output[0] != 0 or not np.array_equal(np.sort(output), np.arange(n)):
+            raise Infeasible("expected a tour from node 0 through every node once")
+        return tour_length(instance, output)

@@ -1,0 +1,16 @@
+"""How a model is driven: `eoh` (a population with operators) and `sample` (independent replies)."""
+
+from __future__ import annotations
+
+from ttc_esopt.problems.base import Problem
+from ttc_esopt.scaffolds.base import Scaffold
+
+from ttc_esopt.settings import Settings
+
+
+def build(problem: Problem, settings: Settings) -> Scaffold:
+    """The scaffold that the settings name."""
+    from ttc_esopt.scaffolds.eoh import EoH
+    from ttc_esopt.scaffolds.sample import Sample
+
+    return {"eoh": EoH, "sample": Sample}[settings.scaffold](problem, settings)

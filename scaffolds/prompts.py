@@ -1,0 +1,69 @@
+"""Prompts in the frame that the field uses: task, parents with description and code, instruction, signature, answer format.
+
+The wording is ours. With `prefill` the reply is started for the model with the code fence and the signature, so the
+prompt asks for code alone; without it the prompt asks for one sentence in braces first, then the code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ttc_esopt.problems.base import Problem
+from ttc_esopt.scaffolds.base import Individual
+
+INSTRUCTIONS = {
+    "i1": "Design a heuristic for this task.",
+    "e1": "Design a new heuristic whose idea is entirely different from those above.",
+    "e2": "First find the idea that the heuristics above share, then design a new heuristic that builds on this idea in another form.",
+    "m1": "Write a modified version of this heuristic: change its form so that it makes better choices.",
+    "m2": "Find the numeric parameters of this heuristic and write it again with other values of these parameters.",
+}
+
+
+def signature(problem: Problem) -> str:
+    """The `def` line of the problem's template, as it stands there (up to the colon that opens the body)."""
+    start = problem.template.index(f"def {problem.function}")
+    body = problem.template.index(":\n", start)
+    return problem.template[start : body + 1]
+
+
+def code_block(code: str) -> str:
+    """Code in a python fence."""
+    return f"```python\n{code.strip()}\n```"
+
+
+def show_parents(parents: Sequence[Individual]) -> str:
+    """The parents' descriptions and code, numbered when there are several."""
+    blocks = []
+    for number, parent in enumerate(parents, start=1):
+        title = "This is a heuristic for it" if len(parents) == 1 else f"Heuristic {number}"
+        idea = f" ({parent.description})" if parent.description else ""
+        blocks.append(f"{title}{idea}:\n{code_block(parent.code)}")
+    return "\n\n".join(blocks)
+
+
+def build_prompt(problem: Problem, operator: str, parents: Sequence[Individual], prefill: bool) -> str:
+    """The user message for one request of `operator` (i1, e1, e2, m1, m2)."""
+    parts = [problem.task.strip()]
+    if parents:
+        parts.append(show_parents(parents))
+    parts.append(INSTRUCTIONS[operator])
+    if prefill:
+        if not parents:
+            parts.append(f"Complete this function:\n{code_block(problem.template)}")
+        parts.append("Answer with the Python function only, without explanations.")
+    else:
+        parts.append(
+            "First describe the idea of your heuristic in one sentence inside braces, such as {the idea}. "
+            f"Then give the code in a Python code block that implements this function:\n{code_block(problem.template)}"
+        )
+        parts.append("Give no other explanations.")
+    return "\n\n".join(parts)
+
+
+def build_prefill(problem: Problem) -> str:
+    """The start of a reply: fence, imports, signature and the first indentation but one space.
+
+    The last space is left to the model, because tokenizers join it with the word that follows.
+    """
+    return f"```python\n{problem.imports}\n\n{signature(problem)}\n   "

@@ -1,0 +1,77 @@
+"""`ttc-esopt evaluate` as users and scripts call it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from ttc_esopt.problems import load
+
+NEAREST = load("tsp_construct").baselines["nearest_neighbour"]
+KEYS = ["program", "problem", "split", "size", "seed", "valid", "objective", "seconds", "failure", "detail"]
+
+
+def call(*arguments, cwd=None):
+    command = [sys.executable, "-m", "ttc_esopt.cli.main", "evaluate", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd)
+
+
+@pytest.fixture
+def programs(tmp_path):
+    (tmp_path / "good.py").write_text(NEAREST)
+    (tmp_path / "bad.py").write_text("def select_next_node(*a): return 0")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "best.py").write_text(NEAREST)
+    (tmp_path / "run" / "run.toml").write_text('problem = "tsp_construct"\n')
+    return tmp_path
+
+
+def test_json_is_one_object_per_program_with_the_promised_keys_in_order(programs):
+    done = call("--problem", "tsp_construct", "--json", "good.py", "bad.py", "run", cwd=programs)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [list(row) for row in rows] == [KEYS] * 3
+    assert [row["program"] for row in rows] == ["good.py", "bad.py", "run/best.py"]
+    assert rows[0]["objective"] == rows[2]["objective"] == pytest.approx(7.0043697989867315, rel=1e-12)
+    assert (rows[0]["split"], rows[0]["size"], rows[0]["seed"]) == ("train", 50, 0)
+    assert (rows[1]["valid"], rows[1]["objective"], rows[1]["failure"]) == (False, None, "infeasible")
+
+
+def test_a_table_is_aligned_and_says_why_a_program_is_invalid(programs):
+    done = call("--problem", "tsp_construct", "--split", "val", "--size", "20", "good.py", "bad.py", cwd=programs)
+    assert done.returncode == 0, done.stderr
+    head, good, bad = done.stdout.splitlines()
+    assert head.split() == ["program", "objective", "seconds", "failure"]
+    assert "infeasible: choice 1 is node 0" in bad
+    assert good.index(" ", 8) and head.index("seconds") + len("seconds") == len(good)
+    assert "2 programs on 64 instances of size 20 (tsp_construct, val)" in done.stderr
+
+
+def test_a_run_folder_knows_its_problem(programs):
+    done = call("run", cwd=programs)
+    assert done.returncode == 0 and "7.00437" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--problem", "tsp_construct", "missing.py"], "No such file: missing.py"),
+        (["--problem", "tsp_construct", "."], "No best.py in ."),
+        (["--problem", "tsp_constructt", "good.py"], "Did you mean tsp_construct?"),
+        (["--problem", "tsp_construct", "--split", "valid", "good.py"], "train, val, test"),
+        (["--problem", "tsp_construct", "--split", "test", "--size", "7", "good.py"], "20, 50, 100, 200"),
+        (["--problem", "tsp_construct", "--timeout", "-1", "good.py"], "(--timeout)"),
+        (["--problem", "tsp_construct", "--workers", "0", "good.py"], "(--workers)"),
+        (["good.py"], "Expected --problem NAME; there are: tsp_construct."),
+    ],
+)
+def test_bad_usage_is_one_line_and_exit_status_2(programs, arguments, message):
+    done = call(*arguments, cwd=programs)
+    assert done.returncode == 2 and done.stdout == ""
+    assert message in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_help_has_examples(programs):
+    done = call("--help")
+    assert done.returncode == 0 and "ttc-esopt evaluate --problem tsp_construct mine.py" in done.stdout

@@ -1,0 +1,164 @@
+"""The problem tsp_construct: published values, its rules, its seeds."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ttc_esopt.errors import ConfigurationError
+from ttc_esopt.evaluation import Evaluator
+from ttc_esopt.problems import Infeasible, WrongShape, load, names
+from ttc_esopt.solvers.tsp_construct import BadChoice, construct, distance_matrix, nearest_first, tour_length
+
+PROBLEM = load("tsp_construct")
+CONFORMANCE = Path(__file__).resolve().parents[2] / "shared" / "conformance"
+
+
+def function_of(code):
+    namespace = {}
+    exec(code, namespace)
+    return namespace[PROBLEM.function]
+
+
+def objective(code, instances):
+    return np.mean([PROBLEM.score(i, PROBLEM.run(function_of(code), i)) for i in instances])
+
+
+@pytest.mark.skipif(not (CONFORMANCE / "expected.json").is_file(), reason="the published values are not here")
+def test_published_programs_have_their_published_values():
+    spec = importlib.util.spec_from_file_location("published_heuristics", CONFORMANCE / "heuristics.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    programs = module.SETTINGS["tsp_construct"]
+    expected = json.loads((CONFORMANCE / "expected.json").read_text())["tsp_construct"]
+    with Evaluator(PROBLEM) as evaluator:
+        outcomes = evaluator.evaluate(list(programs.values()))
+    for name, outcome in zip(programs, outcomes, strict=True):
+        value = expected[name]["value"]
+        assert outcome.valid == (value is not None), name
+        if value is not None:
+            assert outcome.objective == pytest.approx(value, rel=1e-9), name
+
+
+def test_nearest_neighbour_has_its_published_value():
+    code = PROBLEM.baselines["nearest_neighbour"]
+    assert objective(code, PROBLEM.instances("train", 50)) == pytest.approx(7.0043697989867315, rel=1e-12)
+
+
+def test_instances_are_drawn_from_one_stream_in_the_published_order():
+    stream = np.random.RandomState(1234)
+    assert np.array_equal(PROBLEM.instances("train", 50), stream.rand(64, 50, 2))
+    for n in (20, 50, 100, 200):
+        assert np.array_equal(PROBLEM.instances("val", n), stream.rand(64, n, 2))
+    for n in (20, 50, 100, 200):
+        assert np.array_equal(PROBLEM.instances("test", n), stream.rand(1000, n, 2))
+
+
+def test_seed_heuristics_are_short_and_each_has_its_own_objective():
+    instances = PROBLEM.instances("train", 50)
+    values = [objective(seed.code, instances) for seed in PROBLEM.seeds]
+    assert values == pytest.approx([6.815963, 6.951139, 6.893616, 6.892082], abs=1e-6)
+    assert len({round(v, 5) for v in values}) == len(values)
+    for seed in PROBLEM.seeds:
+        assert seed.code.startswith(PROBLEM.template.partition('"""')[0].rstrip())
+        assert seed.description.count(".") == 1 and seed.description.endswith(".")
+        assert len(seed.code.splitlines()) <= 10
+
+
+def test_a_program_sees_what_the_protocol_promises():
+    calls = []
+
+    def look(current, destination, unvisited, matrix):
+        calls.append(unvisited)
+        assert type(current) is int and destination == 0
+        assert unvisited.dtype.kind == "i" and current not in unvisited and 0 not in unvisited
+        assert np.all(np.diff(matrix[current][unvisited]) >= 0)
+        assert matrix.shape == (100, 100) and not matrix.diagonal().any()
+        return unvisited[-1]
+
+    tour = PROBLEM.run(look, PROBLEM.instances("val", 100)[0])
+    assert len(calls) == 98
+    assert [len(offered) for offered in calls] == [50] * 50 + list(range(49, 1, -1))
+    assert sorted(tour) == list(range(100)) and tour[0] == 0
+
+
+def test_an_unvisited_node_that_was_not_offered_may_be_chosen():
+    points = PROBLEM.instances("val", 100)[0]
+    matrix = distance_matrix(points)
+
+    def farthest(current, destination, unvisited, _):
+        free = np.setdiff1d(np.arange(100), [*chosen, 0])
+        chosen.append(int(free[np.argmax(matrix[current][free])]))
+        return chosen[-1]
+
+    chosen = []
+    assert PROBLEM.score(points, PROBLEM.run(farthest, points)) > 30
+
+
+@pytest.mark.parametrize("choice", [0, -1, 50, 10**30])
+def test_a_visited_or_missing_node_is_infeasible(choice):
+    with pytest.raises(Infeasible):
+        PROBLEM.run(lambda *_: choice, PROBLEM.instances("train", 50)[0])
+
+
+@pytest.mark.parametrize(
+    "choice", [None, 1.0, np.float64(1), "1", True, np.True_, np.array([1]), [1], 1j, np.array(1.0)]
+)
+def test_a_choice_that_is_no_integer_has_the_wrong_shape(choice):
+    with pytest.raises(WrongShape):
+        PROBLEM.run(lambda *_: choice, PROBLEM.instances("train", 50)[0])
+
+
+@pytest.mark.parametrize("kind", [int, np.int32, np.uint8, np.array])
+def test_integers_of_any_kind_are_nodes(kind):
+    points = PROBLEM.instances("train", 50)[0]
+    tour = PROBLEM.run(lambda current, destination, unvisited, matrix: kind(unvisited[0]), points)
+    assert tour.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("tour", "error"),
+    [
+        (np.arange(49), WrongShape),
+        (np.arange(51), WrongShape),
+        (np.arange(50.0), WrongShape),
+        (np.arange(50).reshape(5, 10), WrongShape),
+        (np.zeros(50, dtype=np.int64), Infeasible),
+        (np.arange(50)[::-1], Infeasible),
+        (np.arange(50) - 1, Infeasible),
+    ],
+)
+def test_the_score_believes_no_tour(tour, error):
+    with pytest.raises(error):
+        PROBLEM.score(PROBLEM.instances("train", 50)[0], tour)
+
+
+def test_lengths_and_orders_of_a_square():
+    points = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 2.0], [0.0, 2.0]])
+    assert tour_length(points, np.arange(4)) == 6
+    order = nearest_first(distance_matrix(points))
+    assert order[0].tolist() == [1, 3, 2]
+    assert construct(lambda node, near: int(near[0]), order).tolist() == [0, 1, 2, 3]
+    with pytest.raises(BadChoice, match="choice 2 is node 1, which was visited"):
+        construct(lambda node, near: 1, order)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_tiny_instances_have_tours(n):
+    order = nearest_first(distance_matrix(np.random.RandomState(0).rand(n, 2)))
+    assert sorted(construct(lambda node, near: int(near[0]), order)) == list(range(n))
+
+
+def test_an_unknown_problem_gets_close_matches():
+    assert names() == ["tsp_construct"]
+    with pytest.raises(ConfigurationError, match="Did you mean tsp_construct?"):
+        load("tsp_constuct")
+
+
+@pytest.mark.parametrize("name", ["nosuch.py:X", "no_such_module:X", "json:JSONDecoder", "nosuch", ""])
+def test_what_is_no_problem_is_refused_in_one_line(name):
+    with pytest.raises(ConfigurationError) as caught:
+        load(name)
+    assert "\n" not in str(caught.value)

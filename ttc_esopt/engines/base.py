@@ -1,0 +1,157 @@
+"""What every engine takes and gives: requests, sampling settings, replies, and the `Engine` protocol."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from ttc_esopt.errors import ConfigurationError
+
+
+def expect(ok: bool, what: str, got: object, flag: str) -> None:
+    """Raise ConfigurationError "Expected `what`, got `got` (`flag`)." unless `ok`."""
+    if not ok:
+        raise ConfigurationError(f"Expected {what}, got {got!r} ({flag}).")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen and when a reply ends; the same for all requests of a call.
+
+    Applied in this order: repetition penalty, presence penalty, temperature, top-k, top-p, min-p.
+
+    Parameters
+    ----------
+    temperature : float
+        0 takes the likeliest token.
+    top_p : float
+        Keep the smallest set of likeliest tokens whose mass is at least this; 1 keeps all.
+    top_k : int
+        Keep this many likeliest tokens; 0 keeps all.
+    min_p : float
+        Keep tokens at least this probable relative to the likeliest; 0 keeps all.
+    presence_penalty : float
+        Subtracted from the logit of every token that the reply already holds.
+    repetition_penalty : float
+        Logits of tokens that the reply already holds are divided (positive) or multiplied (negative) by it.
+        Both penalties count generated tokens only: neither the prompt nor the prefill, which quote code that the
+        reply is meant to take up again.
+    max_tokens : int
+        Longest reply, in tokens.
+    stop : tuple of str
+        The reply ends before the first of these; the string itself is cut off.
+    chat_template : bool
+        Wrap the prompt as one user message by the model's chat template; else send it raw.
+    chat_template_args : dict
+        Extra arguments of the chat template, for example ``{"enable_thinking": False}``.
+    """
+
+    temperature: float = 0.7
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    max_tokens: int = 512
+    stop: tuple[str, ...] = ()
+    chat_template: bool = True
+    chat_template_args: dict = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        t, penalty = self.temperature, self.repetition_penalty
+        expect(0 <= t < math.inf, "temperature >= 0", t, "--temperature")
+        expect(0 < self.top_p <= 1, "0 < top_p <= 1", self.top_p, "--top-p")
+        expect(self.top_k >= 0, "top_k >= 0 (0: all tokens)", self.top_k, "--top-k")
+        expect(0 <= self.min_p <= 1, "0 <= min_p <= 1", self.min_p, "--min-p")
+        expect(math.isfinite(self.presence_penalty), "a finite presence_penalty", self.presence_penalty,
+               "--presence-penalty")  # fmt: skip
+        expect(0 < penalty < math.inf, "repetition_penalty > 0", penalty, "--repetition-penalty")
+        expect(self.max_tokens >= 1, "max_tokens >= 1", self.max_tokens, "--max-tokens")
+        expect(not isinstance(self.stop, str), "a tuple of stop strings", self.stop, "stop")
+        object.__setattr__(self, "stop", tuple(self.stop))
+        expect(all(self.stop), "non-empty stop strings", self.stop, "stop")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One reply that is wanted.
+
+    Parameters
+    ----------
+    prompt : str
+        The user message, or the raw text (`Sampling.chat_template`).
+    seed : int
+        Seed of this reply's own sampling stream: token k is chosen by a uniform number that depends on (seed, k) alone.
+    prefill : str
+        Start of the reply, written for the model, appended raw after the generation prompt.
+    direction : int, optional
+        Seed of the direction that the weights are nudged along; None for the unperturbed model.
+    sigma : float
+        Length of that nudge.
+    """
+
+    prompt: str
+    seed: int
+    prefill: str = ""
+    direction: int | None = None
+    sigma: float = 0.0
+
+    def __post_init__(self) -> None:
+        expect(0 <= self.sigma < math.inf, "sigma >= 0", self.sigma, "--sigma")
+
+    @property
+    def nudge(self) -> tuple[int, float] | None:
+        """(direction, sigma), or None where the weights are the unperturbed ones (sigma = 0 nudges nothing)."""
+        return None if self.direction is None or self.sigma == 0 else (self.direction, self.sigma)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the model wrote.
+
+    Parameters
+    ----------
+    text : str
+        The reply without the prefill, the end-of-sequence token and the stop string.
+    prompt_tokens : int
+        Tokens of prompt and prefill.
+    tokens : int
+        Tokens generated, an end-of-sequence token and the tokens of a stop string included.
+    finish : str
+        "stop" (end of sequence or stop string) or "length" (`max_tokens`, or the model's context, is used up).
+    """
+
+    text: str
+    prompt_tokens: int
+    tokens: int
+    finish: str
+
+
+class Engine(Protocol):
+    """Where the model lives and writes."""
+
+    def generate(
+        self, requests: Sequence[Request], sampling: Sampling, progress: Callable[[int], None] | None = None
+    ) -> list[Reply]:
+        """Replies in the order of the requests; `progress` is told the number of new tokens, many times."""
+
+    def step(self, directions: Sequence[int], coefficients: Sequence[float]) -> None:
+        """Move the weights: delta += sum of c_i * eps_i, in float32 and in this order; live = round(base + delta)."""
+
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits: a 64-bit sum over (checkpoint name, index, bits) of all live tensors."""
+
+    def sha256(self) -> str:
+        """64 hexadecimal digits over all live tensors (name, dtype, shape, bytes; sorted by name)."""
+
+    def export(self, folder: Path) -> None:
+        """Write the live model as a Hugging Face folder, tokenizer included."""
+
+    def describe(self) -> dict:
+        """Plain values for the run's record: model, dtype, device, threads, parameters, noise, scope, versions."""
+
+    def close(self) -> None:
+        """Give the memory back; the engine is of no use afterwards."""

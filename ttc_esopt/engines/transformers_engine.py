@@ -1,0 +1,366 @@
+"""The engine on Hugging Face transformers, for CPU and CUDA by the same code.
+
+What is guaranteed: the same list of requests on the same machine with the same settings (model, weights, dtype, device,
+threads, batch size) gives the same replies. How requests are batched depends on that list alone, and the random numbers
+of a request depend on nothing but its seed.
+
+What is not: a reply does not change through the random stream of its neighbours, but the last bits of its logits depend
+on the shape of the batch (matrix libraries pick other summation orders for other shapes), on padding and on the
+number of threads. Where two tokens are all but equally likely, or a random number falls on their border, the
+same request alone and in a batch may part ways from there on. In float32 that is rare, in bfloat16 it is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ttc_esopt import models
+from ttc_esopt.engines.base import Reply, Request, Sampling, expect
+from ttc_esopt.engines.cache import new_cache, packed
+from ttc_esopt.engines.lowrank import LowRankForward, Nudge
+from ttc_esopt.engines.sampling import choose, stream_key, uniforms
+from ttc_esopt.engines.weights import Weights, linear_modules
+from ttc_esopt.errors import ConfigurationError, EngineError
+from ttc_esopt.es.noise import NoiseKind
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass
+class _Row:
+    """One request on its way to a reply."""
+
+    index: int
+    request: Request
+    ids: list[int]  # prompt and prefill
+    key: int  # of the sampling stream
+    limit: int  # longest reply that the settings and the context allow
+    new: list[int] = field(default_factory=list)
+    text: str = ""
+    finish: str = ""
+
+
+class TransformersEngine:
+    """An `Engine`: see `ttc_esopt.engines.load_engine` for the parameters.
+
+    Full noise rewrites the weights from their base, one direction after another. Low-rank noise leaves them alone:
+    every row of a batch runs under its own direction (`LowRankForward`).
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        device: str = "auto",
+        dtype: str = "auto",
+        noise: NoiseKind,
+        scope: str = "auto",
+        threads: int | None = None,
+        batch_size: int = 32,
+    ) -> None:
+        expect(threads is None or threads >= 1, "threads >= 1", threads, "--threads")
+        expect(batch_size >= 1, "batch_size >= 1", batch_size, "--batch-size")
+        self.name, self.noise, self.batch_size = str(model), noise, batch_size
+        self.device = _device(device)
+        expect(dtype == "auto" or dtype in DTYPES, f"dtype auto, {', '.join(DTYPES)}", dtype, "--dtype")
+        if dtype == "auto":
+            dtype = "float32" if self.device.type == "cpu" else "bfloat16"
+        self.threads = threads or default_threads()
+        torch.set_num_threads(self.threads)
+        self.model, self.tokenizer = _load(models.resolve(model), DTYPES[dtype], self.device)
+        self.dtype = dtype
+        self.weights = Weights(self.model, noise, scope)
+        self._linear = {n: m for n, m in linear_modules(self.model).items() if n in set(self.weights.names)}
+        accepted = inspect.signature(self.model.forward).parameters
+        self._cache_word = "cache" if "cache" in accepted else "past_key_values"  # renamed in transformers 5
+        self._accepts = {word for word in ("position_ids", "logits_to_keep") if word in accepted}
+        self._ends = _end_tokens(self.model, self.tokenizer)
+        self._context = getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def generate(
+        self, requests: Sequence[Request], sampling: Sampling, progress: Callable[[int], None] | None = None
+    ) -> list[Reply]:
+        """Replies in the order of the requests.
+
+        Raises
+        ------
+        EngineError
+            A prompt is longer than the model's context, or the model has no chat template and one is asked for.
+        """
+        torch.set_num_threads(self.threads)  # global to the process: another engine may have changed it
+        rows = [self._row(i, request, sampling) for i, request in enumerate(requests)]
+        with torch.inference_mode():
+            if self.noise.kind == "lowrank":
+                self._write_all(rows, [row.request.nudge for row in rows], sampling, progress)
+            else:
+                self._write_by_direction(rows, sampling, progress)
+        return [Reply(row.text, len(row.ids), len(row.new), row.finish) for row in rows]
+
+    def _write_by_direction(self, rows: list[_Row], sampling: Sampling, progress: Callable | None) -> None:
+        groups: dict[Nudge | None, list[_Row]] = {None: []}  # the unperturbed ones first, on weights as they are
+        for row in rows:
+            groups.setdefault(row.request.nudge, []).append(row)
+        try:
+            for nudge, group in groups.items():
+                if nudge is not None:
+                    self.weights.perturb(*nudge)
+                self._write_all(group, [None] * len(group), sampling, progress)
+        finally:
+            if len(groups) > 1:
+                self.weights.restore()
+
+    def _write_all(
+        self, rows: list[_Row], nudges: list[Nudge | None], sampling: Sampling, progress: Callable | None
+    ) -> None:
+        """In batches of rows of like length, so that little is padded; ties keep the order of the requests."""
+        order = sorted(range(len(rows)), key=lambda i: len(rows[i].ids))
+        for start in range(0, len(order), self.batch_size):
+            part = order[start : start + self.batch_size]
+            self._write([rows[i] for i in part], [nudges[i] for i in part], sampling, progress)
+
+    def _write(
+        self, rows: list[_Row], nudges: list[Nudge | None], sampling: Sampling, progress: Callable | None
+    ) -> None:
+        """Write the replies of one batch."""
+        places: dict[tuple, int] = {}  # same prompt under the same weights: read once
+        source = [places.setdefault((nudge, *row.ids), len(places)) for row, nudge in zip(rows, nudges, strict=True)]
+        first = [source.index(place) for place in range(len(places))]
+        batch = _Batch(self, [rows[i].ids for i in first], [nudges[i] for i in first], max(row.limit for row in rows))
+        ends = self._ends | self._special(sampling.stop)
+        with batch.lowrank:
+            logits = batch.prefill()
+            if len(first) < len(rows):
+                batch.select(source)
+                logits = logits[source]
+            for position in range(max(row.limit for row in rows)):
+                numbers = uniforms([row.key for row in rows], position)
+                tokens = choose(logits, numbers, sampling, batch.generated(position))
+                if progress is not None:
+                    progress(len(rows))
+                chosen = zip(rows, tokens.tolist(), strict=True)
+                finished = [self._push(row, token, ends, sampling.stop) for row, token in chosen]
+                if all(finished):
+                    return
+                if any(finished):
+                    keep = packed(finished)
+                    rows = [rows[i] for i in keep]
+                    tokens = tokens[keep]
+                    batch.select(keep)
+                logits = batch.decode(tokens, position)
+
+    def _row(self, index: int, request: Request, sampling: Sampling) -> _Row:
+        text = request.prompt
+        if sampling.chat_template:
+            if not getattr(self.tokenizer, "chat_template", None):
+                raise EngineError(f"The model {self.name} has no chat template: ask for raw prompts (chat_template).")
+            message = [{"role": "user", "content": request.prompt}]
+            text = self.tokenizer.apply_chat_template(
+                message, tokenize=False, add_generation_prompt=True, **sampling.chat_template_args
+            )
+        # A chat template writes the special tokens itself; a raw prompt gets what the tokenizer puts around a text.
+        ids = self.tokenizer(text + request.prefill, add_special_tokens=not sampling.chat_template)["input_ids"]
+        room = self._context - len(ids)
+        if room < 1 or not ids:
+            most = self._context - 1
+            raise EngineError(f"Expected a prompt of 1 to {most} tokens, got {len(ids)} (request {index}).")
+        return _Row(index, request, ids, stream_key(request.seed), min(sampling.max_tokens, room))
+
+    def _push(self, row: _Row, token: int, ends: set[int], stops: tuple[str, ...]) -> bool:
+        """Append a token to a reply; true if the reply is finished."""
+        row.new.append(token)
+        if token in ends:
+            row.text, row.finish = self._text(row, row.new[:-1]), "stop"
+        elif stops and (cut := self._cut(row, stops)) is not None:
+            row.text, row.finish = cut, "stop"
+        elif len(row.new) >= row.limit:
+            row.text, row.finish = self._text(row, row.new), "length"
+        return bool(row.finish)
+
+    def _cut(self, row: _Row, stops: tuple[str, ...]) -> str | None:
+        """The text before the first stop string, None if there is none. Looks at the tail first: that is cheap."""
+        tail = max(map(len, stops)) + 8  # a token is at least one character, but for parts of one
+        recent = self.tokenizer.decode(row.new[-tail:], skip_special_tokens=True)
+        if not any(stop in recent for stop in stops):
+            return None
+        text = self._text(row, row.new)
+        found = [text.index(stop) for stop in stops if stop in text]
+        return text[: min(found)] if found else None
+
+    def _text(self, row: _Row, ids: list[int]) -> str:
+        """Text of generated tokens, decoded behind the end of the prompt: some tokenizers drop a leading blank else."""
+        decode = lambda tokens: self.tokenizer.decode(  # noqa: E731
+            tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        before = decode(row.ids[-4:])
+        text = decode(row.ids[-4:] + ids)
+        return text[len(before) :] if text.startswith(before) else decode(ids)
+
+    def _special(self, stops: tuple[str, ...]) -> set[int]:
+        """Stop strings that are special tokens: these never show up in the text."""
+        ids = {stop: self.tokenizer.convert_tokens_to_ids(stop) for stop in stops}
+        return {i for i in ids.values() if i in self.tokenizer.all_special_ids}
+
+    # -- weights -----------------------------------------------------------------------------------------------------
+
+    def step(self, directions: Sequence[int], coefficients: Sequence[float]) -> None:
+        """One ES step: see `Weights.step`."""
+        with torch.inference_mode():
+            self.weights.step(directions, coefficients)
+
+    def fingerprint(self) -> str:
+        """64-bit sum over all live tensors, 16 hexadecimal digits."""
+        return self.weights.fingerprint()
+
+    def sha256(self) -> str:
+        """SHA-256 over all live tensors, 64 hexadecimal digits."""
+        return self.weights.sha256()
+
+    def export(self, folder: Path) -> None:
+        """Write the live model (in its dtype) and its tokenizer as a folder that transformers loads."""
+        with models.quiet():
+            self.model.save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
+
+    def describe(self) -> dict:
+        """Plain values that belong into the record of a run."""
+        import transformers
+
+        return {
+            "engine": "transformers",
+            "model": self.name,
+            "dtype": self.dtype,
+            "device": str(self.device),
+            "device_name": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu",
+            "threads": self.threads,
+            "batch_size": self.batch_size,
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "moving_parameters": sum(self.weights.live[name].numel() for name in self.weights.names),
+            "noise": str(self.noise),
+            "scope": self.weights.scope,
+            "versions": {"torch": torch.__version__, "transformers": transformers.__version__, "numpy": np.__version__},
+        }
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self.model = self.weights = self.tokenizer = None
+        self._linear = {}
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+class _Batch:
+    """Device state of one batch: cache, attention mask, positions, generated tokens, directions.
+
+    Parameters
+    ----------
+    engine : TransformersEngine
+    prompts : list of token lists
+    nudges : one (direction, sigma) or None per prompt
+    limit : int
+        Most tokens that any reply may get.
+    """
+
+    def __init__(
+        self, engine: TransformersEngine, prompts: list[list[int]], nudges: list[Nudge | None], limit: int
+    ) -> None:
+        self.engine, device = engine, engine.device
+        self.longest = max(map(len, prompts))
+        pads = [self.longest - len(ids) for ids in prompts]
+        filler = engine.tokenizer.pad_token_id or 0  # masked: any token will do
+        self.ids = torch.tensor([[filler] * pad + ids for pad, ids in zip(pads, prompts, strict=True)], device=device)
+        self.mask = torch.ones(len(prompts), self.longest + limit, dtype=torch.long, device=device)
+        for row, pad in enumerate(pads):
+            self.mask[row, :pad] = 0
+        self.lengths = torch.tensor([len(ids) for ids in prompts], device=device)
+        self.tokens = torch.zeros(len(prompts), limit, dtype=torch.long, device=device)
+        self.cache = new_cache(engine.model.config)
+        self.lowrank = LowRankForward(engine._linear, engine.noise.rank, nudges)
+
+    def prefill(self) -> torch.Tensor:
+        """Read the prompts; logits of the next token, (b, vocabulary)."""
+        mask = self.mask[:, : self.longest]
+        return self._forward(self.ids, mask, (mask.cumsum(-1) - 1).clamp_min(0))
+
+    def decode(self, tokens: torch.Tensor, position: int) -> torch.Tensor:
+        """Append one token (b,), the reply's `position`-th, to every row; logits of the next one."""
+        self.tokens[:, position] = tokens
+        return self._forward(
+            tokens[:, None], self.mask[:, : self.longest + position + 1], (self.lengths + position)[:, None]
+        )
+
+    def generated(self, count: int) -> torch.Tensor:
+        """The first `count` tokens of every reply, (b, count)."""
+        return self.tokens[:, :count]
+
+    def select(self, rows: list[int]) -> None:
+        """Keep these rows, in this order; a row may come several times."""
+        index = torch.tensor(rows, device=self.mask.device)
+        self.mask, self.lengths, self.tokens = self.mask[index], self.lengths[index], self.tokens[index]
+        self.cache.batch_select_indices(index)
+        self.lowrank.select(rows)
+
+    def _forward(self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        engine = self.engine
+        self.lowrank.columns = ids.shape[1]
+        optional = {"position_ids": positions, "logits_to_keep": 1}
+        given = {word: value for word, value in optional.items() if word in engine._accepts}
+        given[engine._cache_word] = self.cache
+        output = engine.model(input_ids=ids, attention_mask=mask, use_cache=True, **given)
+        return output.logits[:, -1]
+
+
+def default_threads() -> int:
+    """Threads for torch on this machine."""
+    return max(1, len(os.sched_getaffinity(0)))
+
+
+def _device(text: str) -> torch.device:
+    if text == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(text)
+    except RuntimeError:
+        device = None
+    expect(device is not None and device.type in ("cpu", "cuda"), "device auto, cpu or cuda[:N]", text, "--device")
+    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
+        raise ConfigurationError(f"Expected a device of this machine, got {text!r}: no such CUDA device (--device).")
+    return device
+
+
+def _load(where: Path | str, dtype: torch.dtype, device: torch.device):
+    """Model and tokenizer of a local folder (without a network) or of a hub id."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    local = isinstance(where, Path)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(models.quiet())
+        if local:
+            stack.enter_context(models.local_only())
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(where, local_files_only=local)
+            model = AutoModelForCausalLM.from_pretrained(where, dtype=dtype, local_files_only=local)
+        except Exception as error:  # OSError, ValueError, KeyError, ImportError, safetensors' own: whatever it says
+            said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise EngineError(f"The model {where} could not be loaded: {said}") from error
+    model = model.to(device).eval()
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    return model, tokenizer
+
+
+def _end_tokens(model, tokenizer) -> set[int]:
+    """Every token that ends a reply by the word of the generation settings, the configuration or the tokenizer."""
+    ends: set[int] = set()
+    for value in (model.generation_config.eos_token_id, model.config.eos_token_id, tokenizer.eos_token_id):
+        ends.update(value if isinstance(value, (list, tuple)) else [] if value is None else [value])
+    return ends

@@ -1,0 +1,193 @@
+"""The weights of a model under evolution strategies: base, delta and live.
+
+`base` holds the loaded values in the live dtype, `delta` is float32, `live` is what the forward pass reads. Live is
+always rewritten from the other two, never corrected by subtraction, so that restoring is exact to the bit. Base is
+copied when live is first overwritten and delta is allocated at the first step: a frozen run pays for neither.
+
+Names are those of the model's state dict, which for ordinary models are those of the checkpoint; a tied tensor is one
+tensor under its first name (the embedding's).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from ttc_esopt.engines import torch_noise
+from ttc_esopt.errors import ConfigurationError, EngineError
+from ttc_esopt.es import noise
+from ttc_esopt.es.noise import NoiseKind
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+MASK = (1 << 64) - 1
+
+
+def resolve_scope(kind: NoiseKind, scope: str) -> str:
+    """Which tensors move: "all" or "linear"; "auto" is all for full noise and linear for low-rank noise.
+
+    Raises
+    ------
+    ConfigurationError
+        Unknown scope, or low-rank noise with scope all (it is defined for matrices only).
+    """
+    if scope not in ("auto", "all", "linear"):
+        raise ConfigurationError(f"Expected scope auto, all or linear, got {scope!r} (scope).")
+    if scope == "auto":
+        return "all" if kind.kind == "full" else "linear"
+    if kind.kind == "lowrank" and scope == "all":
+        raise ConfigurationError("Expected scope linear for low-rank noise, got all (scope, --noise).")
+    return scope
+
+
+def linear_modules(model: nn.Module) -> dict[str, nn.Linear]:
+    """The linear layers of the body by weight name: neither the output head nor a layer tied to the embedding."""
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    shared = {id(module.weight) for module in (head, embedding) if hasattr(module, "weight")}
+    return {
+        f"{name}.weight": module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module is not head and id(module.weight) not in shared
+    }
+
+
+class Weights:
+    """Live tensors of a model, and how directions and steps change them.
+
+    Parameters
+    ----------
+    model : nn.Module
+        A transformers model; its parameters are changed in place.
+    kind : NoiseKind
+    scope : str
+        See `resolve_scope`.
+
+    Raises
+    ------
+    EngineError
+        A tensor in scope cannot be perturbed (packed, quantized, empty); named in the message.
+    """
+
+    def __init__(self, model: nn.Module, kind: NoiseKind, scope: str) -> None:
+        self.kind = kind
+        self.scope = resolve_scope(kind, scope)
+        self.live: dict[str, torch.Tensor] = {}
+        known: set[int] = set()
+        for name, tensor in model.state_dict(keep_vars=True).items():
+            if id(tensor) not in known:  # a tied tensor comes again under other names
+                known.add(id(tensor))
+                self.live[name] = tensor
+        parameters = {id(p) for p in model.parameters()}
+        if self.scope == "linear":
+            self.names = [name for name in linear_modules(model) if name in self.live]
+        else:  # integer buffers (position tables, counters) are no weights; an integer parameter is a packed one
+            self.names = [n for n, t in self.live.items() if t.is_floating_point() or id(t) in parameters]
+        for name in self.names:
+            _check(name, self.live[name])
+        if not self.names:
+            raise EngineError(f"The model has no tensor that noise of scope {self.scope} could move.")
+        self.base: dict[str, torch.Tensor] = {}
+        self.delta: dict[str, torch.Tensor] = {}
+        self._prints: dict[str, int] = {}
+
+    def _keep_base(self, name: str) -> torch.Tensor:
+        if name not in self.base:
+            self.base[name] = self.live[name].detach().clone()
+        return self.base[name]
+
+    def perturb(self, direction: int, sigma: float) -> None:
+        """Full noise: live = round((base + delta) + sigma * eps) for every tensor in scope."""
+        for name in self.names:
+            base, delta, live = self._keep_base(name), self.delta.get(name), self.live[name].detach()
+            if not _by_kernel(live):
+                torch_noise.perturb(base, delta, direction, name, sigma, live)
+                continue
+            kernel = noise.perturb if live.dtype == torch.float32 else noise.perturb_bf16
+            kernel(bits(base), bits(delta), direction, name, sigma, bits(live))
+
+    def restore(self) -> None:
+        """live = round(base + delta), bit for bit what it was before `perturb`."""
+        for name in self.base:
+            self._write_live(name)
+
+    def _write_live(self, name: str) -> None:
+        base, delta, live = self.base[name], self.delta.get(name), self.live[name].detach()
+        if delta is None:
+            live.copy_(base)
+        elif not _by_kernel(live):
+            torch_noise.apply(base, delta, live)
+        elif live.dtype == torch.float32:
+            noise.apply(bits(base), bits(delta), bits(live))
+        else:
+            noise.apply_bf16(bits(base), bits(delta), bits(live))
+
+    def step(self, directions: Sequence[int], coefficients: Sequence[float]) -> None:
+        """delta += sum of c_i * eps_i (float32, in order); live = round(base + delta)."""
+        if len(directions) != len(coefficients):
+            raise EngineError(f"Expected one coefficient per direction, got {len(coefficients)} for {len(directions)}.")
+        coefficients = [float(np.float32(c)) for c in coefficients]
+        for name in self.names:
+            self._keep_base(name)
+            live = self.live[name].detach()
+            delta = self.delta.get(name)
+            if delta is None:
+                delta = self.delta[name] = torch.zeros(live.shape, dtype=torch.float32, device=live.device)
+            where, array = (noise, delta.numpy()) if delta.device.type == "cpu" else (torch_noise, delta)
+            if self.kind.kind == "full":
+                where.accumulate(array, directions, coefficients, name)
+            else:
+                where.accumulate_lowrank(array, directions, coefficients, name, self.kind.rank)
+            self._write_live(name)
+            self._prints.pop(name, None)
+
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits over all tensors; those outside the scope, and unchanged ones, are read only once."""
+        for name, tensor in self.live.items():
+            if name not in self._prints:
+                self._prints[name] = noise.tensor_fingerprint(_patterns(tensor), name)
+        return f"{sum(self._prints.values()) & MASK:016x}"
+
+    def sha256(self) -> str:
+        """64 hexadecimal digits over name, dtype, shape and bytes of all tensors, sorted by name."""
+        digest = hashlib.sha256()
+        for name in sorted(self.live):
+            tensor = self.live[name]
+            digest.update(f"{name} {str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}\n".encode())
+            digest.update(_bytes(tensor))
+        return digest.hexdigest()
+
+
+def bits(tensor: torch.Tensor | None) -> np.ndarray | None:
+    """The numpy view that a kernel takes: float32 values, or uint16 bit patterns of bfloat16; None stays None."""
+    if tensor is None:
+        return None
+    return (tensor if tensor.dtype == torch.float32 else tensor.view(torch.uint16)).numpy()
+
+
+def _by_kernel(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cpu" and tensor.dtype in (torch.float32, torch.bfloat16)
+
+
+def _bytes(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+
+
+def _patterns(tensor: torch.Tensor) -> np.ndarray:
+    """Bit patterns as uint32 or uint16 (single bytes widened, 8-byte values as two uint32), flat, on the CPU."""
+    array = _bytes(tensor)
+    if tensor.element_size() == 1:
+        return array.astype(np.uint16)
+    return array.view(np.uint16 if tensor.element_size() == 2 else np.uint32)
+
+
+def _check(name: str, tensor: torch.Tensor) -> None:
+    if tensor.device.type == "meta" or tensor.numel() == 0:
+        raise EngineError(f"The tensor {name} holds no values (packed or offloaded elsewhere): it cannot be perturbed.")
+    if tensor.dtype not in FLOATS:
+        kind = str(tensor.dtype).removeprefix("torch.")
+        raise EngineError(f"The tensor {name} has type {kind} (quantized or packed): it cannot be perturbed.")
+    if not tensor.is_contiguous():
+        raise EngineError(f"The tensor {name} is not stored row by row: it cannot be perturbed.")

@@ -1,0 +1,218 @@
+"""The compiled inner loops of noise version 1: single thread, no GIL, no fast-math; the bits are the same on any host.
+
+Every loop works on blocks that stay in the first-level cache. A block's 64-bit words are made first (a loop that
+vectorises) and then read back as 16-bit table indices. On a little-endian host the four indices of word j are, in
+order, `(word >> 16 * k) & 0xFFFF` for k = 0..3, and an offset that is no multiple of four is just a later start in
+that view: heads and tails need no code of their own. All index arithmetic on words is uint64: numba turns a mix of
+int64 and uint64 into float64.
+
+The public functions, which check their arguments, are in `noise.py`.
+"""
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+BLOCK = 2048  # values per block: words, values and weights of a block together stay within 32 KiB
+LINE = 16  # float32 values per cache line
+AHEAD = 512  # values: how far before its use a line of a weight array is asked for
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+MIX_2 = np.uint64(0x94D049BB133111EB)
+U1, U2, U3, U27, U30, U31 = (np.uint64(n) for n in (1, 2, 3, 27, 30, 31))
+
+_compiled = njit(cache=True, nogil=True, error_model="numpy")
+_inlined = njit(cache=True, nogil=True, error_model="numpy", inline="always")
+
+
+@intrinsic
+def _prefetch(typing_context, array, index):
+    """Ask the processor for the cache line of `array[index]`; out of range is harmless.
+
+    The random look-ups in the table touch so many pages that the processor no longer recognises the weights as
+    streams to be fetched in advance; asking by hand makes a pass over a large tensor about a quarter faster.
+    """
+
+    def generate(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [address.type, number, number, number])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [address.type], kind)
+        builder.call(function, [address, number(0), number(3), number(1)])  # read, keep in all caches, data
+        return context.get_dummy_value()
+
+    return types.void(array, index), generate
+
+
+@_inlined
+def _mix(x):
+    x = (x ^ (x >> U30)) * MIX_1
+    x = (x ^ (x >> U27)) * MIX_2
+    return x ^ (x >> U31)
+
+
+@_inlined
+def _make_words(words, key, first, count):
+    """Fill `words` with those of flat indices first, first + 1 ...; return where `first` lies in the 16-bit view."""
+    offset = np.int64(first & U3)
+    counter = key + ((first >> U2) + U1) * GOLDEN
+    for w in range((offset + count + 3) >> 2):
+        words[w] = _mix(counter + np.uint64(w) * GOLDEN)
+    return offset
+
+
+@_compiled
+def fill(table, key, start, out):
+    words = np.empty(BLOCK // 4 + 1, np.uint64)
+    for s in range(0, out.size, BLOCK):
+        o = out[s : s + BLOCK]
+        offset = _make_words(words, key, start + np.uint64(s), o.size)
+        index = words.view(np.uint16)[offset:]
+        for i in range(o.size):
+            o[i] = table[index[i]]
+
+
+@_compiled
+def perturb(table, key, start, sigma, base, out):
+    words = np.empty(BLOCK // 4 + 1, np.uint64)
+    for s in range(0, out.size, BLOCK):
+        b, o = base[s : s + BLOCK], out[s : s + BLOCK]
+        offset = _make_words(words, key, start + np.uint64(s), o.size)
+        index = words.view(np.uint16)[offset:]
+        whole = o.size // LINE * LINE
+        for line in range(0, whole, LINE):
+            _prefetch(b, line + AHEAD)
+            _prefetch(o, line + AHEAD)
+            for i in range(line, line + LINE):
+                o[i] = b[i] + sigma * table[index[i]]
+        for i in range(whole, o.size):
+            o[i] = b[i] + sigma * table[index[i]]
+
+
+@_compiled
+def perturb_delta(table, key, start, sigma, base, delta, out):
+    words = np.empty(BLOCK // 4 + 1, np.uint64)
+    for s in range(0, out.size, BLOCK):
+        b, d, o = base[s : s + BLOCK], delta[s : s + BLOCK], out[s : s + BLOCK]
+        offset = _make_words(words, key, start + np.uint64(s), o.size)
+        index = words.view(np.uint16)[offset:]
+        whole = o.size // LINE * LINE
+        for line in range(0, whole, LINE):
+            _prefetch(b, line + AHEAD)
+            _prefetch(d, line + AHEAD)
+            _prefetch(o, line + AHEAD)
+            for i in range(line, line + LINE):
+                o[i] = (b[i] + d[i]) + sigma * table[index[i]]
+        for i in range(whole, o.size):
+            o[i] = (b[i] + d[i]) + sigma * table[index[i]]
+
+
+@_compiled
+def accumulate(table, keys, coefficients, start, delta):
+    words = np.empty(BLOCK // 4 + 1, np.uint64)
+    acc = np.empty(BLOCK, np.float32)
+    for s in range(0, delta.size, BLOCK):
+        d = delta[s : s + BLOCK]
+        acc[:] = np.float32(0)
+        for g in range(keys.size):
+            c = coefficients[g]
+            offset = _make_words(words, keys[g], start + np.uint64(s), d.size)
+            index = words.view(np.uint16)[offset:]
+            for i in range(d.size):
+                acc[i] += c * table[index[i]]
+        for i in range(d.size):
+            d[i] += acc[i]
+
+
+@_compiled
+def accumulate_lowrank(left, right, scale, coefficients, delta):
+    """left (G, rows, rank), right (G, rank, cols): the second is transposed so that the inner loop is contiguous."""
+    directions, rank, cols = right.shape
+    acc = np.empty(BLOCK, np.float32)
+    eps = np.empty(BLOCK, np.float32)
+    for s in range(0, cols, BLOCK):
+        n = min(BLOCK, cols - s)
+        for r in range(delta.shape[0]):
+            d = delta[r, s : s + n]
+            acc[:n] = np.float32(0)
+            for g in range(directions):
+                c, a, b = coefficients[g], left[g, r, 0], right[g, 0, s : s + n]
+                if rank == 1:  # scale is 1, and a product with 1 changes no bit
+                    for i in range(n):
+                        acc[i] += c * (a * b[i])
+                    continue
+                for i in range(n):
+                    eps[i] = a * b[i]
+                for k in range(1, rank):
+                    a, b = left[g, r, k], right[g, k, s : s + n]
+                    for i in range(n):
+                        eps[i] += a * b[i]
+                for i in range(n):
+                    acc[i] += c * (scale * eps[i])
+            for i in range(n):
+                d[i] += acc[i]
+
+
+@_compiled
+def apply(base, delta, out):
+    for i in range(out.size):
+        out[i] = base[i] + delta[i]
+
+
+@_inlined
+def _widen(bits, values):
+    raw = values.view(np.uint32)
+    for i in range(bits.size):
+        raw[i] = np.uint32(bits[i]) << np.uint32(16)
+
+
+@_inlined
+def _narrow(values, bits):
+    raw = values.view(np.uint32)
+    for i in range(bits.size):
+        x = raw[i]
+        nan = (x & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
+        even = x + (np.uint32(0x7FFF) + ((x >> np.uint32(16)) & np.uint32(1)))
+        bits[i] = np.uint16(((x | np.uint32(0x400000)) if nan else even) >> np.uint32(16))
+
+
+@_compiled
+def perturb_bf16(table, key, start, sigma, base, delta, out):
+    """`delta` may be empty: nothing is added then."""
+    words = np.empty(BLOCK // 4 + 1, np.uint64)
+    value = np.empty(BLOCK, np.float32)
+    for s in range(0, out.size, BLOCK):
+        o = out[s : s + BLOCK]
+        _widen(base[s : s + BLOCK], value)
+        if delta.size:
+            d = delta[s : s + BLOCK]
+            for i in range(o.size):
+                value[i] += d[i]
+        offset = _make_words(words, key, start + np.uint64(s), o.size)
+        index = words.view(np.uint16)[offset:]
+        for i in range(o.size):
+            value[i] += sigma * table[index[i]]
+        _narrow(value, o)
+
+
+@_compiled
+def apply_bf16(base, delta, out):
+    value = np.empty(BLOCK, np.float32)
+    for s in range(0, out.size, BLOCK):
+        d, o = delta[s : s + BLOCK], out[s : s + BLOCK]
+        _widen(base[s : s + BLOCK], value)
+        for i in range(o.size):
+            value[i] += d[i]
+        _narrow(value, o)
+
+
+@_compiled
+def fingerprint(key, start, bits):
+    total = np.uint64(0)
+    counter = key + (start + U1) * GOLDEN
+    for i in range(bits.size):
+        total += _mix(_mix(counter + np.uint64(i) * GOLDEN) ^ np.uint64(bits[i]))
+    return total

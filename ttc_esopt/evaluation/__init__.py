@@ -1,0 +1,6 @@
+"""Evaluating programs that a model wrote: each in a sandboxed process of its own, scored from what it returned."""
+
+from ttc_esopt.evaluation.evaluator import Evaluator, Outcome
+from ttc_esopt.evaluation.sandbox import sandbox_layers
+
+__all__ = ["Evaluator", "Outcome", "sandbox_layers"]

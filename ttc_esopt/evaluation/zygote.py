@@ -1,0 +1,312 @@
+"""The warm process that forks one child per candidate: `python -m ttc_esopt.evaluation.zygote`, started by `Evaluator`.
+
+It imports numpy and numba and builds the instances once, so that a candidate costs a fork instead of an interpreter.
+It looks at children from outside only (time, output, how they ended) and passes their bytes on unread.
+
+Protocol, on standard input and output: the first line in is the configuration, the first line out says that all is
+ready. Then, per candidate, a line {"bytes"} and the program in, a line {"cause", "detail", "seconds", "bytes"} and the
+child's frame out. The end of input, or the parent's death, ends this process and its child.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib.abc
+import json
+import math
+import os
+import resource
+import select
+import shutil
+import signal
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, NoReturn
+
+from ttc_esopt.evaluation import child, landlock, sandbox, seccomp
+from ttc_esopt.evaluation.frames import LARGEST
+from ttc_esopt.problems import Problem, load
+
+_MOST_OUTPUT = 1 << 20  # bytes a candidate may print
+_READY = b"+"  # first byte of a child's stream: the sandbox stands, the program starts now
+
+
+class _NoTorch(importlib.abc.MetaPathFinder):
+    """A candidate never loads torch: seconds and gigabytes, and no heuristic needs it."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError("No module named 'torch' (heuristics cannot use it)", name=name)
+
+
+class ParentGone(Exception):
+    """Nobody is left to answer to."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the parent wants evaluated, and how."""
+
+    problem: str
+    split: str
+    size: int
+    seed: int
+    timeout: float
+    memory_mb: int
+    scratch: str
+    parent: int
+    layers: tuple[str, ...]
+
+
+@dataclass
+class _Watched:
+    """A running child, as seen from outside."""
+
+    pid: int
+    result: int
+    output: int
+    frame: bytearray = field(default_factory=bytearray)
+    printed: int = 0
+    cause: str | None = None
+    detail: str = ""
+
+
+class Zygote:
+    """Forks, watches and cleans up after one candidate at a time."""
+
+    def __init__(self, config: Config, control: BinaryIO) -> None:
+        self.config = config
+        self.control = control
+        problem: Problem = load(config.problem)
+        self.problem = problem
+        self.instances = problem.instances(config.split, config.size)
+        self.layers = [layer for layer in sandbox.kernel_layers() if layer in config.layers]
+        self.read = landlock.readable()
+        if "seccomp" in self.layers:  # built once here, then shared by all children
+            seccomp.program(0, allow_writing="landlock" in self.layers)
+        # The clock on the wall decides; processor time (of all threads) only matters should this process hang.
+        cpu = math.ceil(config.timeout) * (os.cpu_count() or 1) + 10
+        self.limits = sandbox.Limits(memory=config.memory_mb << 20, cpu_seconds=cpu)
+        sandbox.adopt_orphans()
+
+    def evaluate(self, code: str) -> tuple[dict[str, Any], bytes]:
+        """Run one program in a child; returns the verdict from outside and the child's frame."""
+        result_in, result_out = os.pipe()
+        output_in, output_out = os.pipe()
+        start = time.monotonic()
+        zygote = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._be_the_child(zygote, code, result_out, output_out)
+        os.close(result_out)
+        os.close(output_out)
+        watched = _Watched(pid, result_in, output_in)
+        try:
+            self._watch(watched, start + self.config.timeout)
+        finally:
+            usage = self._reap(watched)
+            seconds = time.monotonic() - start
+            os.close(result_in)
+            os.close(output_in)
+            self._empty_scratch()
+        status, memory = usage
+        self._judge(watched, status, memory)
+        verdict = {"cause": watched.cause, "detail": watched.detail, "seconds": round(seconds, 6)}
+        return verdict, bytes(watched.frame) if watched.cause is None else b""
+
+    def _be_the_child(self, zygote: int, code: str, result: int, output: int) -> NoReturn:
+        status = 1
+        try:
+            empty = os.open(os.devnull, os.O_RDONLY)
+            # Out of the way of 0 to 3 first, so that no dup2 closes a descriptor that is still needed.
+            high = [os.dup(descriptor) for descriptor in (empty, output, output, result)]
+            while min(high) < 4:
+                high = [os.dup(descriptor) for descriptor in high]
+            for target, descriptor in enumerate(high):
+                os.dup2(descriptor, target)
+            os.closerange(4, 1024)  # this process never holds more than a few
+            # The program's prints go to the pipe, whatever the zygote's own streams point to.
+            sys.stdin, sys.stdout, sys.stderr = (open(k, mode, closefd=False) for k, mode in enumerate("rww"))  # noqa: SIM115
+            sys.argv = [child.FILE]
+            try:
+                sandbox.enter(zygote, self.config.scratch, self.limits, self.layers, self.read)
+            except OSError as error:
+                child.send(3, f"the sandbox cannot be set up: {error}".encode())
+                os._exit(1)
+            child.send(3, _READY)
+            child.send(3, child.answer(self.problem, self.instances, code, self.config.seed))
+            status = 0
+        finally:
+            os._exit(status)
+
+    def _watch(self, watched: _Watched, deadline: float) -> None:
+        """Drain the child's pipes until it ends, or until it has to be ended."""
+        poll = select.poll()
+        open_pipes = {watched.result, watched.output}
+        for descriptor in (*open_pipes, self.control.fileno()):
+            os.set_blocking(descriptor, descriptor not in open_pipes)
+            poll.register(descriptor, select.POLLIN)
+        try:
+            handle = os.pidfd_open(watched.pid)
+        except OSError:  # before Linux 5.3: ask again and again instead
+            handle = -1
+        else:
+            poll.register(handle, select.POLLIN)
+        try:
+            while watched.cause is None:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    watched.cause, watched.detail = "timeout", f"still running after {self.config.timeout:g} s"
+                    return
+                longest = 1.0 if handle >= 0 else 0.005
+                ready = {descriptor for descriptor, _ in poll.poll(1000 * min(left, longest) + 1)}
+                if self.control.fileno() in ready or os.getppid() != self.config.parent:
+                    raise ParentGone
+                # Ended? Asked before the pipes are drained, so that nothing written before the end is missed.
+                ended = os.waitid(os.P_PID, watched.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+                for descriptor in list(open_pipes):
+                    if (descriptor in ready or ended) and not self._drain(watched, descriptor):
+                        open_pipes.discard(descriptor)
+                        poll.unregister(descriptor)
+                if ended:
+                    return
+        finally:
+            if handle >= 0:
+                os.close(handle)
+
+    def _drain(self, watched: _Watched, descriptor: int) -> bool:
+        """Read what is there; False at the end of the stream. Too much of it is a cause to end the child."""
+        while watched.cause is None:
+            try:
+                data = os.read(descriptor, 1 << 16)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            if descriptor == watched.output:
+                watched.printed += len(data)
+                if watched.printed > _MOST_OUTPUT:
+                    watched.cause, watched.detail = "output", f"printed more than {_MOST_OUTPUT >> 20} MiB"
+            else:
+                watched.frame += data
+                if len(watched.frame) > LARGEST:
+                    watched.cause, watched.detail = "output", f"returned more than {LARGEST >> 20} MiB"
+        return True
+
+    def _reap(self, watched: _Watched) -> tuple[int, int]:
+        """Kill the child's group and all that it left behind; returns its wait status and largest memory in bytes."""
+        # The child is not waited for yet, so its number cannot belong to another process.
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # it may not have come to setsid()
+            os.killpg(watched.pid, signal.SIGKILL)
+        os.kill(watched.pid, signal.SIGKILL)
+        _, status, usage = os.wait4(watched.pid, 0)
+        # Whatever its children did, this process is their parent now, or that of their living ancestor.
+        left_behind = False
+        while True:
+            try:
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            left_behind = True
+            if pid == 0:
+                for orphan in _children():
+                    os.kill(orphan, signal.SIGKILL)
+                time.sleep(0.001)
+        if left_behind:
+            watched.cause, watched.detail = "forbidden", "left a process behind, which was killed"
+        return status, usage.ru_maxrss << 10
+
+    def _judge(self, watched: _Watched, status: int, memory: int) -> None:
+        """Find the cause in how the child ended, unless it is known."""
+        started = watched.frame[:1] == _READY
+        if not started and watched.cause is None:
+            watched.cause = "machinery"
+            watched.detail = watched.frame.decode("utf-8", "replace") or f"the child ended with status {status}"
+            return
+        del watched.frame[:1]
+        if watched.cause is not None:
+            return
+        if os.WIFSIGNALED(status):
+            number = os.WTERMSIG(status)
+            own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+            if number == signal.SIGSYS:
+                watched.cause, watched.detail = "forbidden", "tried what the sandbox forbids (process, network, signal)"
+            elif number == signal.SIGXCPU:
+                watched.cause, watched.detail = "timeout", "used up its processor time"
+            elif number == signal.SIGKILL and memory - own > self.limits.memory // 2:
+                watched.cause, watched.detail = "memory", "killed by the system, probably for want of memory"
+            else:
+                watched.cause, watched.detail = "crash", f"ended by signal {number} ({signal.strsignal(number)})"
+        elif status or not watched.frame:
+            watched.cause, watched.detail = "crash", f"ended itself with exit status {os.WEXITSTATUS(status)}"
+
+    def _empty_scratch(self) -> None:
+        for entry in os.scandir(self.config.scratch):
+            if entry.is_dir(follow_symlinks=False):  # only possible where Landlock is missing
+                shutil.rmtree(entry.path, ignore_errors=True)
+            else:
+                os.unlink(entry.path)
+
+
+def _children() -> list[int]:
+    """Process ids of this process's children."""
+    own, found = os.getpid(), []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                # the name in parentheses may hold anything; after it: state, parent
+                parent = int(file.read().rpartition(b")")[2].split()[1])
+        except (OSError, IndexError, ValueError):
+            continue
+        if parent == own:
+            found.append(int(name))
+    return found
+
+
+def _next_line(control: BinaryIO, parent: int) -> bytes:
+    """The next line of input; looks after the parent meanwhile, since others may hold the pipe's other end too."""
+    poll = select.poll()
+    poll.register(control.fileno(), select.POLLIN)
+    while not poll.poll(1000):
+        if os.getppid() != parent:
+            raise ParentGone
+    return control.readline()
+
+
+def serve(control: BinaryIO, out: BinaryIO) -> None:
+    """Answer one program after another until the input ends."""
+    values = json.loads(control.readline())
+    config = Config(**{**values, "layers": tuple(values["layers"])})
+    try:
+        zygote = Zygote(config, control)
+        sys.meta_path.insert(0, _NoTorch())
+        gc.collect()
+        gc.freeze()  # a child's collections would copy every page of what is here already
+        out.write(json.dumps({"layers": zygote.layers}).encode() + b"\n")
+        out.flush()
+        while line := _next_line(control, config.parent):
+            code = control.read(json.loads(line)["bytes"]).decode("utf-8", "surrogatepass")
+            verdict, frame = zygote.evaluate(code)
+            out.write(json.dumps({**verdict, "bytes": len(frame)}).encode() + b"\n" + frame)
+            out.flush()
+    except (ParentGone, BrokenPipeError):
+        pass
+    finally:
+        shutil.rmtree(config.scratch, ignore_errors=True)
+
+
+def main() -> None:
+    # The protocol's streams move away from 0 and 1, where an import might read or print.
+    control = os.fdopen(os.dup(0), "rb")
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    import numba  # noqa: F401  so that a candidate's own import of it costs nothing
+
+    serve(control, out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""The folder of one run: names and formats of its files, creation, locking, and what `resume` reads back.
+
+    run.toml        settings, versions, model (written before anything else, so that a run killed at once can be resumed)
+    samples.jsonl   one line per candidate, in order; no clock readings
+    timings.jsonl   seconds for the same lines and for the steps
+    history.jsonl   one line per ES step
+    results/pops/   populations in the host's format
+    best.py, best.json, report.html
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.metadata
+import json
+import platform
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from ttc_esopt import __version__
+from ttc_esopt.errors import ConfigurationError, DataError
+from ttc_esopt.es.history import History
+from ttc_esopt.jsonlines import JsonLines, write_atomically
+from ttc_esopt.settings import Settings, resolve
+
+VERSIONED = ("torch", "transformers", "numpy", "numba", "scipy", "tokenizers")
+
+
+class RunFolder:
+    """An opened run folder; `create` starts one, `open` continues one."""
+
+    def __init__(self, path: Path, document: dict[str, Any]) -> None:
+        self.path = path
+        self.document = document
+        self.settings = resolve(document["settings"])
+        self.samples = JsonLines(path / "samples.jsonl")
+        self.timings = JsonLines(path / "timings.jsonl")
+        self.history = History(path / "history.jsonl")
+        self._lock: Any = None
+
+    @classmethod
+    def create(cls, path: Path, settings: Settings, command: str) -> RunFolder:
+        """Make the folder and its run.toml. Raises ConfigurationError if it already holds a run."""
+        if path.exists() and not path.is_dir():
+            raise ConfigurationError(f"{path} is a file, expected a folder or nothing (--out).")
+        if (path / "run.toml").exists() or (path / "samples.jsonl").exists():
+            raise ConfigurationError(f"{path} already holds a run: `ttc-esopt resume {path}`, or another --out.")
+        document = {
+            "settings": {name: getattr(settings, name) for name in settings.__dataclass_fields__},
+            "run": {"command": command},
+            "versions": versions(),
+        }
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            write_atomically(path / "run.toml", tomli_w.dumps(document))
+        except OSError as error:
+            raise ConfigurationError(f"Cannot write to {path}: {error.strerror} (--out).") from None
+        return cls(path, document)
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """Read a run folder. Raises ConfigurationError when it holds no run, DataError when run.toml is broken."""
+        file = path / "run.toml"
+        if not file.exists():
+            raise ConfigurationError(f"{path} holds no run (no run.toml in it): start one with `ttc-esopt run --out {path}`.")
+        try:
+            document = tomllib.loads(file.read_text())
+            document["settings"]  # noqa: B018  its absence is the fault reported below
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError) as error:
+            raise DataError(f"{file} is damaged: {error}") from None
+        return cls(path, document)
+
+    def lock(self) -> None:
+        """Keep a second process out for the life of this one. Raises DataError if one is already at work."""
+        self._lock = open(self.path / "samples.jsonl", "ab")  # noqa: SIM115  held until the process ends
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise DataError(f"Another process is writing to {self.path}; wait for it or stop it.") from None
+
+    def unlock(self) -> None:
+        """Let others in."""
+        if self._lock:
+            self._lock.close()
+            self._lock = None
+
+    def note_model(self, engine: dict[str, Any], fingerprint: str) -> None:
+        """Add engine and fingerprint of the unmoved model to run.toml; on resume they must be the same.
+
+        Raises DataError when another model stands in run.toml.
+        """
+        table = {key: value for key, value in {**engine, "fingerprint": fingerprint}.items() if value is not None}
+        stored = self.document.get("model", {}).get("fingerprint")
+        if stored is None:
+            self.document["model"] = table
+            write_atomically(self.path / "run.toml", tomli_w.dumps(self.document))
+        elif stored != fingerprint:
+            raise DataError(
+                f"The model has fingerprint {fingerprint}, the run was made with {stored}: "
+                f"give the model of run.toml ({self.settings.model}), unchanged."
+            )
+
+    def note_result(self, result: dict[str, Any]) -> None:
+        """Add what the run ended with to run.toml."""
+        self.document["result"] = result
+        write_atomically(self.path / "run.toml", tomli_w.dumps(self.document))
+
+    def write_population(self, generation: int, population: Sequence[Any]) -> None:
+        """`results/pops/population_generation_<k>.json`: EoH's four keys, best first."""
+        folder = self.path / "results" / "pops"
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = [
+            {"algorithm": one.description, "code": one.code, "objective": round(one.objective, 5), "other_inf": None}
+            for one in population
+        ]
+        write_atomically(folder / f"population_generation_{generation}.json", json.dumps(rows, indent=5))
+
+    def write_best(self, code: str, scores: dict[str, Any]) -> None:
+        """best.py (importable) and best.json."""
+        write_atomically(self.path / "best.json", json.dumps(scores, indent=2) + "\n")
+        write_atomically(self.path / "best.py", code.rstrip() + "\n")
+
+
+def versions() -> dict[str, str]:
+    """Versions that a run depends on, without importing any of the packages."""
+    found = {"ttc-esopt": __version__, "python": platform.python_version(), "machine": platform.machine()}
+    for package in VERSIONED:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,359 @@
+"""The co-evolution loop: candidates are written, evaluated and kept, and after each batch of directions the model moves.
+
+The run is a fixed plan of operator calls. What a call does is a pure function of the settings, of the lines of samples.jsonl before it
+and of the steps in history.jsonl, so `resume` is the same loop: calls whose lines are complete are taken from the file,
+a call that was cut is made again whole, and steps are applied from their records.
+
+Arms differ in two places only, so that equal seeds mean equal parents, sampling streams and counts: frozen leaves the model
+alone, noise perturbs but never steps, shuffled steps with permuted rewards, esopt is the method itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Protocol
+
+from ttc_esopt.engines.base import Engine, Reply, Request, Sampling
+from ttc_esopt.errors import DataError
+from ttc_esopt.es.noise import VERSION as NOISE_VERSION
+from ttc_esopt.es.optimizer import ESOptimizer, Step, coefficients
+from ttc_esopt.evaluation import Evaluator, Outcome
+from ttc_esopt.jsonlines import lines_of
+from ttc_esopt.problems.base import Problem
+from ttc_esopt.rewards import Scored, rewards
+from ttc_esopt.runfolder import RunFolder
+from ttc_esopt.scaffolds.base import Call, Individual, Scaffold
+from ttc_esopt.settings import Settings
+
+ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
+
+
+class Display(Protocol):
+    """What the loop tells a progress display."""
+
+    def update(
+        self, *, done: int, valid: int, best: float | None, sigma: float | None, tokens: int,
+        seconds_generating: float, phase: str,
+    ) -> None: ...  # fmt: skip
+
+    def tokens_tick(self, n: int) -> None: ...
+
+    def line(self, text: str) -> None: ...
+
+
+@dataclass
+class State:
+    """What the lines so far amount to."""
+
+    lines: list[dict] = field(default_factory=list)
+    population: list[Individual] = field(default_factory=list)
+    known: dict[float, int] = field(default_factory=dict)
+    best: Individual | None = None
+    tokens: int = 0
+    valid: int = 0
+
+    def absorb(self, scaffold: Scaffold, new: Sequence[dict]) -> None:
+        """Add the lines of one whole call."""
+        children = []
+        for line in new:
+            self.lines.append(line)
+            self.tokens += line["tokens"]
+            if line["objective"] is None:
+                continue
+            self.valid += 1
+            self.known.setdefault(round(line["objective"], 5), line["order"])
+            child = Individual(line["order"], line["description"] or "", line["code"], line["objective"])
+            children.append(child)
+            if self.best is None or child.objective < self.best.objective:
+                self.best = child
+        self.population = scaffold.survive(self.population, children)
+
+
+class Search:
+    """One run, from its folder; `run()` goes to the end of the plan, a limit, or an interruption.
+
+    Parameters
+    ----------
+    folder : RunFolder
+        New or with the lines of an earlier process.
+    problem, scaffold, engine, evaluator, display
+        The parts; the caller opens and closes them.
+    """
+
+    def __init__(
+        self, folder: RunFolder, problem: Problem, scaffold: Scaffold, engine: Engine, evaluator: Evaluator, display: Display
+    ) -> None:
+        self.folder = folder
+        self.settings: Settings = folder.settings
+        self.problem = problem
+        self.scaffold = scaffold
+        self.engine = engine
+        self.evaluator = evaluator
+        self.display = display
+        self.plan = scaffold.plan()
+        steps = sum(call.es for call in self.plan)
+        self.es = ESOptimizer(self.settings.es_params(steps)) if steps and self.settings.arm != "frozen" else None
+        self.sampling = sampling_of(self.settings)
+        self.state = State()
+        self.interrupted = False
+        self.stopped: str | None = None
+        self.seconds_generating = 0.0
+
+    @property
+    def total(self) -> int:
+        """Candidates of the whole plan."""
+        return sum(call.count for call in self.plan)
+
+    def run(self) -> State:
+        """Work through the plan. Raises DataError if the folder does not belong to these settings."""
+        stored, records = self.folder.samples.read(), self.folder.history.read()
+        started = time.monotonic()
+        previous = signal.signal(signal.SIGINT, self._interrupt) if _in_main_thread() else None
+        try:
+            for position, call in enumerate(self.plan):
+                self.display.update(**self._progress(f"{call.operator}, generation {call.generation}"))
+                first = len(self.state.lines)
+                before = [one.objective for one in self.state.population]
+                lines = stored[first : first + call.count]
+                seeds = self.es.ask() if call.es and self.es else ()
+                sigma = self.es.sigma if seeds else None
+                if len(lines) < call.count:
+                    lines = self._make(call, first, seeds, sigma, already=lines)
+                self._check(call, first, lines)
+                self.state.absorb(self.scaffold, lines)
+                if seeds:
+                    self._step(call, seeds, lines, records)
+                if first + call.count > len(stored):
+                    self._save(call, before)
+                    if position + 1 < len(self.plan) and self._limit(started):
+                        break
+            self.display.update(**self._progress(self.stopped or "done"))
+        finally:
+            if previous is not None:
+                signal.signal(signal.SIGINT, previous)
+        return self.state
+
+    # one call
+
+    def _make(self, call: Call, first: int, seeds: Sequence[int], sigma: float | None, already: list[dict]) -> list[dict]:
+        """Write, evaluate and store the candidates of one call.
+
+        Lines of this call that a killed process had stored were reported, so they stay; the whole call is made again and must
+        agree with them, which it does on the same engine and machine.
+        """
+        clock = time.monotonic()
+        if call.operator == "seed":
+            lines = [self._line(call, first + i) for i in range(call.count)]
+            for line, seed in zip(lines, self.problem.seeds, strict=False):
+                line |= {"description": seed.description, "code": seed.code}
+        else:
+            lines = self._generate(call, first, seeds, sigma)
+        generated = time.monotonic()
+        self.seconds_generating += generated - clock if call.operator != "seed" else 0.0
+        self.display.update(**self._progress(f"evaluating {call.operator}, generation {call.generation}"))
+        outcomes = iter(self.evaluator.evaluate([line["code"] for line in lines if line["failure"] is None]))
+        known = dict(self.state.known)
+        for line in lines:
+            if line["failure"] is None:
+                outcome: Outcome = next(outcomes)
+                line["objective"], line["failure"] = outcome.objective, outcome.failure
+                line["detail"] = ADDRESS.sub("0x", outcome.detail or "")
+                if outcome.valid:
+                    key = round(outcome.objective, 5)
+                    line["copy_of"] = known.get(key)
+                    known.setdefault(key, line["order"])
+        if call.es:
+            self._reward(call, lines)
+        if already and lines_of(already) != lines_of(lines[: len(already)]):
+            self.display.line(
+                "note: candidates made again differ from those stored before the interruption (other machine or "
+                "versions?); the stored ones are kept"
+            )
+        lines[: len(already)] = already
+        self.folder.samples.append(*lines[len(already) :])
+        each = (generated - clock) / call.count, (time.monotonic() - generated) / call.count
+        self.folder.timings.append(
+            *({"order": line["order"], "generate": round(each[0], 4), "evaluate": round(each[1], 4)} for line in lines)
+        )
+        return lines
+
+    def _generate(self, call: Call, first: int, seeds: Sequence[int], sigma: float | None) -> list[dict]:
+        s = self.settings
+        drafts = self.scaffold.drafts(call, self.state.population, Random(f"{s.seed}/{call.index}"))
+        lines, requests = [], []
+        for i, draft in enumerate(drafts):
+            line = self._line(call, first + i)
+            if call.es:
+                line["reply_index"] = i % s.replies_per_direction
+            if seeds:
+                line["direction"], line["sigma"] = seeds[i // s.replies_per_direction], sigma
+            shared = s.common_seeds and call.es
+            line["sampling_seed"] = stream(s.seed, call.index, line["reply_index"]) if shared else stream(s.seed, first + i)
+            line["parents"] = [parent.order for parent in draft.parents]
+            line["parent_objectives"] = [parent.objective for parent in draft.parents]
+            lines.append(line)
+            requests.append(
+                Request(
+                    draft.prompt, line["sampling_seed"], draft.prefill, line["direction"], line["sigma"] or 0.0
+                )  # fmt: skip
+            )
+        replies: list[Reply] = self.engine.generate(requests, self.sampling, self.display.tokens_tick)
+        for line, draft, reply in zip(lines, drafts, replies, strict=True):
+            line |= {"prompt_tokens": reply.prompt_tokens, "tokens": reply.tokens, "finish": reply.finish}
+            line["reply"] = reply.text
+            parsed = self.scaffold.parse(reply.text, draft.prefill, reply.finish == "length")
+            line["description"], line["code"] = parsed.description, parsed.code
+            if not parsed.ok:
+                line["failure"], line["detail"] = "reply", parsed.reason
+        return lines
+
+    def _line(self, call: Call, order: int) -> dict[str, Any]:
+        return {
+            "order": order, "generation": call.generation, "operator": call.operator, "parents": [],
+            "parent_objectives": [], "direction": None, "reply_index": 0, "sigma": None, "sampling_seed": None,
+            "prompt_tokens": 0, "tokens": 0, "finish": None, "objective": None, "failure": None, "detail": "",
+            "copy_of": None, "reward": None, "description": None, "code": None, "reply": None,
+        }  # fmt: skip
+
+    def _reward(self, call: Call, lines: list[dict]) -> None:
+        batch = [
+            Scored(
+                objective=line["objective"],
+                parent=min(line["parent_objectives"], default=None),
+                known=line["objective"] is not None and round(line["objective"], 5) in self.state.known,
+            )
+            for line in lines
+        ]
+        has_parents = any(line["parents"] for line in lines)
+        worst = max(one.objective for one in self.state.population) if has_parents else None
+        for line, reward in zip(lines, rewards(self.settings.reward, batch, worst), strict=True):
+            line["reward"] = reward
+
+    def _check(self, call: Call, first: int, lines: Sequence[dict]) -> None:
+        for i, line in enumerate(lines):
+            if (line["order"], line["operator"], line["generation"]) != (first + i, call.operator, call.generation):
+                raise DataError(
+                    f"{self.folder.samples.path}, line {first + i + 1}: expected candidate {first + i} of "
+                    f"{call.operator} in generation {call.generation}, got {line['order']} of {line['operator']} in "
+                    f"{line['generation']}; samples.jsonl and run.toml are not of one run."
+                )
+
+    # one step
+
+    def _step(self, call: Call, seeds: Sequence[int], lines: Sequence[dict], records: Sequence[dict]) -> None:
+        """Tell the rewards and move the model, or check that a stored record says the same and move as it did."""
+        clock = time.monotonic()
+        k = self.settings.replies_per_direction
+        table: list = [line["reward"] for line in lines]
+        if k > 1:
+            table = [table[i : i + k] for i in range(0, len(table), k)]
+        names = [f"candidate {line['order']}" for line in lines]
+        step = self.es.tell(seeds, table, names=names)
+        if step.taken:
+            self.engine.step(step.seeds, step.coefficients)
+        record = step_record(step, call, lines, self.settings)
+        if step.t < len(records):
+            stored = {name: records[step.t].get(name) for name in record}
+            if lines_of([stored]) != lines_of([record]):
+                raise DataError(
+                    f"{self.folder.history.path}, line {step.t + 1} does not follow from samples.jsonl; "
+                    "the two files are not of one run."
+                )
+            if step.t + 1 == len(records) and self.engine.fingerprint() != records[step.t]["fingerprint"]:
+                raise DataError(
+                    f"After {len(records)} steps the weights have fingerprint {self.engine.fingerprint()}, the run had "
+                    f"{records[step.t]['fingerprint']}: use the model that the run began with."
+                )
+            return
+        self.folder.history.append({**record, "fingerprint": self.engine.fingerprint()})
+        self.folder.timings.append({"t": step.t, "step": round(time.monotonic() - clock, 4)})
+
+    # around the calls
+
+    def _save(self, call: Call, before: Sequence[float]) -> None:
+        last = self.plan[call.index + 1 : call.index + 2]
+        if not last or last[0].generation != call.generation:
+            self.folder.write_population(call.generation, self.state.population)
+        best = self.state.best
+        if best is not None and (not before or best.objective < min(before)):
+            scores = {"order": best.order, "description": best.description, "objective": best.objective, "chosen_on": "train"}
+            self.folder.write_best(best.code, scores)
+
+    def _limit(self, started: float) -> bool:
+        s = self.settings
+        if self.interrupted:
+            self.stopped = "interrupted"
+        elif s.max_tokens_total and self.state.tokens >= s.max_tokens_total:
+            self.stopped = f"stopped at {self.state.tokens} tokens (--max-tokens-total)"
+        elif s.max_minutes and time.monotonic() - started >= 60 * s.max_minutes:
+            self.stopped = f"stopped after {s.max_minutes:g} minutes (--max-minutes)"
+        return self.stopped is not None
+
+    def _interrupt(self, number: int, frame: Any) -> None:
+        """Ctrl-C once: finish the batch and save; twice: at once."""
+        if self.interrupted:
+            raise KeyboardInterrupt
+        self.interrupted = True
+        self.display.line("interrupted: the running batch is finished and saved (Ctrl-C again stops at once)")
+
+    def _progress(self, phase: str) -> dict[str, Any]:
+        return {
+            "done": len(self.state.lines),
+            "valid": self.state.valid,
+            "best": self.state.best.objective if self.state.best else None,
+            "sigma": self.es.sigma if self.es and self.es.t < self.es.params.steps else None,
+            "tokens": self.state.tokens,
+            "seconds_generating": self.seconds_generating,
+            "phase": phase,
+        }
+
+
+def step_record(step: Step, call: Call, lines: Sequence[dict], settings: Settings) -> dict[str, Any]:
+    """One line of history.jsonl but its fingerprint: all that `replay` needs, and where the rewards came from."""
+    return {
+        "t": step.t, "generation": call.generation, "operator": call.operator,
+        "orders": [lines[0]["order"], lines[-1]["order"]], "seeds": list(step.seeds), "rewards": step.rewards,
+        "weights": step.weights, "sigma": step.sigma, "alpha": step.alpha, "taken": step.taken,
+        "skipped": step.skipped, "noise": settings.noise, "noise_version": NOISE_VERSION,
+    }  # fmt: skip
+
+
+def stream(*parts: int) -> int:
+    """A sampling stream (63 bits) from the run seed and what it is for; equal in every arm."""
+    text = "/".join(str(part) for part in parts)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+
+
+def sampling_of(settings: Settings) -> Sampling:
+    """The engine's sampling parameters; a started code fence ends the reply where it closes."""
+    s = settings
+    return Sampling(
+        temperature=s.temperature, top_p=s.top_p, top_k=s.top_k, min_p=s.min_p, presence_penalty=s.presence_penalty,
+        repetition_penalty=s.repetition_penalty, max_tokens=s.max_tokens, stop=("```",) if s.prefill else (),
+        chat_template=s.chat_template, chat_template_args=s.template_args(),
+    )  # fmt: skip
+
+
+def _in_main_thread() -> bool:
+    import threading
+
+    return threading.current_thread() is threading.main_thread()
+
+
+def replay(folder: RunFolder, engine: Engine, on_step: Callable[[int], None] | None = None) -> str:
+    """Apply the steps of history.jsonl to an unmoved model; the fingerprint that the weights then have."""
+    for record in folder.history.read():
+        if record["noise_version"] != NOISE_VERSION:
+            raise DataError(f"History uses noise version {record['noise_version']}, this release knows {NOISE_VERSION}.")
+        if record["taken"]:
+            engine.step(record["seeds"], coefficients(record["alpha"], record["weights"]))
+        if on_step:
+            on_step(record["t"])
+    return engine.fingerprint()
+

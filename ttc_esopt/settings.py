@@ -1,0 +1,245 @@
+"""The settings of a run: one frozen dataclass that checks itself, and the layers that fill it.
+
+Layers, later ones win: defaults < preset < what the model is known to need < --config TOML < command-line flags. The resolved values are
+saved in `run.toml`, so that a run can be resumed or repeated from its folder alone. Each field is a TOML key and, with
+dashes, a flag of `ttc-esopt run`; its help text stands here and nowhere else.
+
+Presets: `paper` holds the published rules (arXiv 2608.17310 and its code): full one-sided noise, z-scores, its reward
+rules, constant alpha, a parent drawn for each child. `default` differs where the README's table says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ttc_esopt.errors import ConfigurationError
+from ttc_esopt.es.optimizer import ARMS, ESParams
+from ttc_esopt.es.noise import NoiseKind
+from ttc_esopt.es.schedule import KINDS as SCHEDULES
+
+OPERATORS = ("e1", "e2", "m1", "m2")
+CHOICES = {
+    "scaffold": ("eoh", "sample"),
+    "arm": tuple(ARMS),
+    "preset": ("default", "paper"),
+    "init": ("both", "model", "seeds"),
+    "sigma_schedule": tuple(SCHEDULES),
+    "alpha_schedule": ("sigma", "constant"),
+    "reward": ("default", "paper"),
+    "shaping": ("zscore", "ranks"),
+    "scope": ("auto", "all", "linear"),
+    "engine": ("auto", "transformers"),
+}
+
+
+def _opt(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that decides what a run does; equal settings, engine and machine give equal runs.
+
+    Raises
+    ------
+    ConfigurationError
+        On a value outside its range, naming the flag.
+    """
+
+    problem: str = _opt("tsp_construct", "the problem to design a heuristic for")
+    scaffold: str = _opt("eoh", "what drives the model: eoh (population, e1 e2 m1 m2) or sample (independent i1)")
+    model: str = _opt("smollm2-135m", "a model of `models list`, a folder in Hugging Face format, or a hub id")
+    arm: str = _opt("frozen", "frozen, noise (perturb, no step), shuffled (rewards permuted) or esopt")
+    preset: str = _opt("default", "default, or paper for the published rules")
+    budget: int = _opt(1000, "candidates in all, the initial population included")
+    budget_excludes_init: bool = _opt(False, "do not count the initial population, as published")
+    max_tokens_total: int = _opt(0, "stop after the batch that passes this many written tokens (0: no limit)")
+    max_minutes: float = _opt(0.0, "stop after the batch that passes this many minutes (0: no limit); resume goes on")
+    seed: int = _opt(0, "seed of parents, directions and sampling streams")
+    # search
+    population: int = _opt(0, "candidates kept (0: 4 below a budget of 400, else 10)")
+    offspring: int = _opt(0, "children of one e1 or e2 call (0: as many as the population)")
+    init: str = _opt("both", "initial population: the model's own i1 replies, the problem's seeds, or both")
+    init_candidates: int = _opt(0, "i1 replies in the initial population (0: as many as the population)")
+    operators: str = _opt("e1,e2,m1,m2", "operators of a generation, in this order (scaffold eoh)")
+    common_parent: bool = _opt(True, "one parent for all children of an m1 or m2 call, so that directions compare")
+    distinct_parents: bool = _opt(True, "e1 and e2 never get the same parent twice")
+    common_seeds: bool = _opt(False, "the same sampling stream for every direction of a batch")
+    # evolution strategies
+    es_operators: str = _opt("m1,m2", "operators whose calls are batches of directions (scaffold sample: always i1)")
+    directions: int = _opt(10, "directions per batch (G)")
+    replies_per_direction: int = _opt(1, "replies per direction (K), rewards averaged")
+    sigma: float = _opt(1e-3, "perturbation radius at the first step; S0:S_END sets the last step's too")
+    sigma_end: float = _opt(0.0, "perturbation radius at the last step")
+    sigma_schedule: str = _opt("cosine", "cosine, linear or constant")
+    alpha: float = _opt(5e-4, "step size")
+    alpha_schedule: str = _opt("sigma", "sigma (alpha falls with sigma; no step at sigma 0) or constant, as published")
+    noise: str = _opt("lowrank:1", "full, or lowrank[:R]: all directions of a batch in one pass, base untouched")
+    scope: str = _opt("auto", "perturbed tensors: all, linear, or auto (full noise: all, low rank: linear)")
+    reward: str = _opt("default", "default (invalid < known objective < new, by rank) or paper")
+    shaping: str = _opt("zscore", "zscore or ranks (centred, ties averaged)")
+    # sampling
+    temperature: float = _opt(1.0, "sampling temperature (0: greedy)")
+    top_p: float = _opt(0.98, "nucleus sampling")
+    top_k: int = _opt(0, "keep the k most likely tokens (0: all)")
+    min_p: float = _opt(0.0, "drop tokens below this share of the most likely one's probability")
+    presence_penalty: float = _opt(0.0, "subtracted from the logits of tokens already written")
+    repetition_penalty: float = _opt(1.0, "divides the logits of tokens already written")
+    max_tokens: int = _opt(768, "tokens per reply at most")
+    prefill: bool = _opt(False, "start the reply with the code fence and the signature (small models need it)")
+    chat_template: bool = _opt(True, "use the model's chat template (--no-chat-template: raw prompt)")
+    chat_template_args: str = _opt("{}", "JSON object for the chat template, such as '{\"enable_thinking\": false}'")
+    # machine
+    engine: str = _opt("auto", "where the model lives: transformers, or auto")
+    device: str = _opt("auto", "auto, cpu, cuda, cuda:1 ...")
+    dtype: str = _opt("auto", "auto, float32, bfloat16 or float16")
+    threads: int = _opt(0, "threads of the engine on a CPU (0: the engine's choice)")
+    batch_size: int = _opt(32, "sequences written at once at most")
+    workers: int = _opt(0, "evaluation processes (0: one per core)")
+    eval_timeout: float = _opt(0.0, "seconds for one evaluation (0: the problem's own limit)")
+    memory_mb: int = _opt(1024, "memory that a candidate may allocate, in MiB")
+
+    def __post_init__(self) -> None:
+        for name, allowed in CHOICES.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                raise ConfigurationError(f"Expected {name} to be one of {', '.join(allowed)}, got {value} ({flag(name)}).")
+        at_least = {
+            "budget": 1, "max_tokens_total": 0, "max_minutes": 0, "seed": 0, "population": 0, "offspring": 0,
+            "init_candidates": 0, "directions": 2, "replies_per_direction": 1, "sigma": 0, "sigma_end": 0, "alpha": 0,
+            "temperature": 0, "top_k": 0, "max_tokens": 1, "threads": 0, "batch_size": 1, "workers": 0,
+            "eval_timeout": 0, "memory_mb": 64,
+        }  # fmt: skip
+        for name, least in at_least.items():
+            value = getattr(self, name)
+            if not value >= least or value == float("inf"):
+                raise ConfigurationError(f"Expected {name} >= {least}, got {value} ({flag(name)}).")
+        for name, low, high in (("top_p", 0, 1), ("min_p", 0, 1)):
+            value = getattr(self, name)
+            if not low <= value <= high or (name == "top_p" and value == 0):
+                raise ConfigurationError(f"Expected {name} between {low} and {high}, got {value} ({flag(name)}).")
+        if not self.repetition_penalty > 0:
+            raise ConfigurationError(
+                f"Expected repetition_penalty > 0, got {self.repetition_penalty} ({flag('repetition_penalty')})."
+            )
+        for name, known in (("operators", OPERATORS), ("es_operators", OPERATORS)):
+            for operator in self.list_of(name):
+                if operator not in known:
+                    raise ConfigurationError(f"Expected {name} among {','.join(known)}, got {operator} ({flag(name)}).")
+        if not self.list_of("operators"):
+            raise ConfigurationError(f"Expected at least one operator ({flag('operators')}).")
+        NoiseKind.parse(self.noise)
+        self.template_args()
+
+    def list_of(self, name: str) -> tuple[str, ...]:
+        """A comma-separated setting as a tuple."""
+        return tuple(part.strip() for part in getattr(self, name).split(",") if part.strip())
+
+    def template_args(self) -> dict:
+        """The chat-template arguments as a dict; raises ConfigurationError when they are no JSON object."""
+        try:
+            value = json.loads(self.chat_template_args)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            raise ConfigurationError(f"Expected a JSON object, got {self.chat_template_args} (--chat-template-args).")
+        return value
+
+    def es_params(self, steps: int) -> ESParams:
+        """The ES part for a run of `steps` batches."""
+        return ESParams(
+            sigma=self.sigma, sigma_end=self.sigma_end, sigma_schedule=self.sigma_schedule, alpha=self.alpha,
+            alpha_schedule=self.alpha_schedule, directions=self.directions,
+            replies_per_direction=self.replies_per_direction, steps=steps, shaping=self.shaping, arm=self.arm,
+            seed=self.seed,
+        )  # fmt: skip
+
+
+FIELDS = {f.name: f for f in dataclasses.fields(Settings)}
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "paper": {
+        "noise": "full", "reward": "paper", "alpha_schedule": "constant", "common_parent": False,
+        "distinct_parents": False, "population": 10, "init": "model", "budget_excludes_init": True,
+    },
+}  # fmt: skip
+
+
+def flag(name: str) -> str:
+    """The command-line flag of a setting."""
+    return "--" + name.replace("_", "-")
+
+
+def resolve(given: dict[str, Any], model_defaults: dict[str, Any] | None = None) -> Settings:
+    """Settings from the values that were given (flags over TOML), the preset and the model's own needs.
+
+    Raises ConfigurationError for an unknown key, a wrong type or a value out of range.
+    """
+    given = dict(given)
+    for name in given:
+        if name not in FIELDS:
+            close = difflib.get_close_matches(name, FIELDS, n=1)
+            hint = f"; did you mean {close[0]}?" if close else "; `ttc-esopt run --help` lists them"
+            raise ConfigurationError(f"Unknown setting {name}{hint}")
+    preset = given.get("preset", "default")
+    values = {**PRESETS.get(preset, {}), **(model_defaults or {}), **given}
+    if "sigma" in given:  # given as S0[:S_END]
+        values.update(parse_sigma(given["sigma"]))
+        if "sigma_end" in given and ":" not in str(given["sigma"]):
+            values["sigma_end"] = given["sigma_end"]
+    values = {name: _typed(name, value) for name, value in values.items()}
+    settings = Settings(**values)
+    if settings.sigma_schedule == "constant":
+        settings = dataclasses.replace(settings, sigma_end=settings.sigma)
+    population = settings.population or (4 if settings.budget < 400 else 10)
+    return dataclasses.replace(
+        settings,
+        population=population,
+        offspring=settings.offspring or population,
+        init_candidates=settings.init_candidates or population,
+    )
+
+
+def parse_sigma(text: Any) -> dict[str, float]:
+    """`S0` or `S0:S_END` as settings."""
+    first, colon, last = str(text).partition(":")
+    try:
+        parsed = {"sigma": float(first)}
+        if colon:
+            parsed["sigma_end"] = float(last)
+    except ValueError:
+        raise ConfigurationError(f"Expected a number or START:END, got {text} (--sigma).") from None
+    return parsed
+
+
+def _typed(name: str, value: Any) -> Any:
+    kind = FIELDS[name].type
+    if kind == "float" and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    wanted = {"str": str, "int": int, "float": float, "bool": bool}[str(kind)]
+    if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+        raise ConfigurationError(f"Expected {name} to be a {wanted.__name__}, got {value!r} ({flag(name)}).")
+    return value
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Settings from a TOML file: keys at the top, or under [settings] as in a run's `run.toml`.
+
+    Raises ConfigurationError when the file is missing or is no TOML.
+    """
+    try:
+        document = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ConfigurationError(f"Cannot read {path}: {error.strerror} (--config).") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} is not valid TOML: {error} (--config).") from None
+    if "settings" in document:
+        return dict(document["settings"])
+    return document
