@@ -1,8 +1,8 @@
 """What a scaffold is to the search loop: a plan of operator calls, prompts for each call, and survival.
 
-The loop (`ttc_esopt.search`) owns engine, evaluation, ES and the run folder; a scaffold only decides what is asked of the model
-and which candidates are kept. Everything here is a pure function of the settings and of the candidates so far, which
-is what lets a killed run go on to the same bytes.
+The loop (`ttc_esopt.search`) owns engine, evaluation, ES and the run folder; a scaffold only decides what is asked of
+the model and which candidates are kept. Everything here is a pure function of the settings and of the candidates so
+far, which is what lets a killed run go on to the same bytes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Scaffold `eoh`: a population evolved by the operators e1, e2, m1 and m2 of Evolution of Heuristics (EoH).
 
-Each generation calls every operator once, in order: e1 and e2 with `offspring` children of two parents, m1 and m2 as batches of
-directions of one parent. After every call the best `population` candidates with distinct objectives survive. Departures
-from EoH: m1 and m2 have the size of an ES batch, not of the population; by default one parent serves the whole batch,
-since rewards of different parents do not compare (`--no-common-parent` draws one for each child).
+Each generation calls every operator once, in order: e1 and e2 with `offspring` children of two parents, m1 and m2 as
+batches of directions of one parent. After every call the best `population` candidates with distinct objectives
+survive. Departures from EoH: m1 and m2 have the size of an ES batch, not of the population; by default one parent
+serves the whole batch, since rewards of different parents do not compare (`--no-common-parent` draws one for each
+child).
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from ttc_esopt.problems.base import Problem
 from ttc_esopt.scaffolds.base import Call, Draft, Individual, distinct_best, select_parents
 from ttc_esopt.scaffolds.prompts import build_prefill, build_prompt
 from ttc_esopt.scaffolds.replies import Parsed, parse_reply
-
 from ttc_esopt.settings import Settings
 
 PARENTS = {"i1": 0, "e1": 2, "e2": 2, "m1": 1, "m2": 1}

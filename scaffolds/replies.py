@@ -213,7 +213,9 @@ def _braced(text: str, middle: int) -> str | None:
         if not any(letter.isalpha() for letter in content):
             continue
         lead = text[max(0, start - 100) : start].split("\n")[-1]
-        rank = 2 if re.search(r"\\\w+(?:\{[^{}]*\})*\Z", lead) else 0 if re.fullmatch(r"[\s\d.)(#>*:`\"'-]*", lead) else 1
+        begins_line = re.fullmatch(r"[\s\d.)(#>*:`\"'-]*", lead)
+        latex = re.search(r"\\\w+(?:\{[^{}]*\})*\Z", lead)
+        rank = 2 if latex else 0 if begins_line else 1
         rank += 3 * (start >= middle)
         if best is None or rank < best[0]:
             best = (rank, content)

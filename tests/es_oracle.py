@@ -1,7 +1,7 @@
 """The test oracle: the ES rules written from the published formulas in plain numpy and the standard library.
 
-It shares no line with the library (and imports none of it); it is slow, and every float32 operation is written out so that
-its order is plain to see.
+It shares no line with the library (and imports none of it); it is slow, and every float32 operation is written out so
+that its order is plain to see.
 """
 
 import hashlib

@@ -1,7 +1,8 @@
 """A stand-in engine for tests of the loop: seconds become milliseconds, everything else is real.
 
-Its "model" is a vector of 8 weights moved by the library's own noise. What it writes depends on the weights, on the direction and on
-the request's sampling seed, so ES has something to learn: weight 0 is the log-odds of a usable reply.
+Its "model" is a vector of 8 weights moved by the library's own noise. What it writes depends on the weights, on the
+direction and on the request's sampling seed, so ES has something to learn: weight 0 is the log-odds of a usable
+reply.
 """
 
 from __future__ import annotations

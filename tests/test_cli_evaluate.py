@@ -1,20 +1,38 @@
 """`ttc-esopt evaluate` as users and scripts call it."""
 
 import json
-import subprocess
 import sys
+from dataclasses import dataclass
 
 import pytest
 
+from ttc_esopt.cli.main import main
 from ttc_esopt.problems import load
 
 NEAREST = load("tsp_construct").baselines["nearest_neighbour"]
 KEYS = ["program", "problem", "split", "size", "seed", "valid", "objective", "seconds", "failure", "detail"]
 
 
-def call(*arguments, cwd=None):
-    command = [sys.executable, "-m", "ttc_esopt.cli.main", "evaluate", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd)
+@dataclass
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def call(programs, monkeypatch, capsys):
+    """Calls the command as the entry point does, with the programs' folder as the current one."""
+    monkeypatch.chdir(programs)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["ttc-esopt", "evaluate", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        out, err = capsys.readouterr()
+        return Done(end.value.code or 0, out, err)
+
+    return run
 
 
 @pytest.fixture
@@ -27,8 +45,8 @@ def programs(tmp_path):
     return tmp_path
 
 
-def test_json_is_one_object_per_program_with_the_promised_keys_in_order(programs):
-    done = call("--problem", "tsp_construct", "--json", "good.py", "bad.py", "run", cwd=programs)
+def test_json_is_one_object_per_program_with_the_promised_keys_in_order(call):
+    done = call("--problem", "tsp_construct", "--json", "good.py", "bad.py", "run")
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [list(row) for row in rows] == [KEYS] * 3
@@ -38,8 +56,8 @@ def test_json_is_one_object_per_program_with_the_promised_keys_in_order(programs
     assert (rows[1]["valid"], rows[1]["objective"], rows[1]["failure"]) == (False, None, "infeasible")
 
 
-def test_a_table_is_aligned_and_says_why_a_program_is_invalid(programs):
-    done = call("--problem", "tsp_construct", "--split", "val", "--size", "20", "good.py", "bad.py", cwd=programs)
+def test_a_table_is_aligned_and_says_why_a_program_is_invalid(call):
+    done = call("--problem", "tsp_construct", "--split", "val", "--size", "20", "good.py", "bad.py")
     assert done.returncode == 0, done.stderr
     head, good, bad = done.stdout.splitlines()
     assert head.split() == ["program", "objective", "seconds", "failure"]
@@ -48,8 +66,8 @@ def test_a_table_is_aligned_and_says_why_a_program_is_invalid(programs):
     assert "2 programs on 64 instances of size 20 (tsp_construct, val)" in done.stderr
 
 
-def test_a_run_folder_knows_its_problem(programs):
-    done = call("run", cwd=programs)
+def test_a_run_folder_knows_its_problem(call):
+    done = call("run")
     assert done.returncode == 0 and "7.00437" in done.stdout
 
 
@@ -66,12 +84,12 @@ def test_a_run_folder_knows_its_problem(programs):
         (["good.py"], "Expected --problem NAME; there are: tsp_construct."),
     ],
 )
-def test_bad_usage_is_one_line_and_exit_status_2(programs, arguments, message):
-    done = call(*arguments, cwd=programs)
+def test_bad_usage_is_one_line_and_exit_status_2(call, arguments, message):
+    done = call(*arguments)
     assert done.returncode == 2 and done.stdout == ""
     assert message in done.stderr and len(done.stderr.splitlines()) == 1
 
 
-def test_help_has_examples(programs):
+def test_help_has_examples(call):
     done = call("--help")
     assert done.returncode == 0 and "ttc-esopt evaluate --problem tsp_construct mine.py" in done.stdout

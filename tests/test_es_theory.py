@@ -106,4 +106,5 @@ def test_it_climbs_a_hill_without_gradients():
     def f(weights):
         return float(np.sum(weights > thresholds))
 
-    assert ascend("esopt", f) >= 36 > f(np.zeros((8, 5))) == 20
+    assert f(np.zeros((8, 5))) == 20
+    assert ascend("esopt", f, steps=300) > 30

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from ttc_esopt.scaffolds.replies import parse_reply
 
 CORPUS = Path(__file__).parents[2] / "shared" / "conformance" / "replies.json"

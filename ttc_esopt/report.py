@@ -267,7 +267,7 @@ def _reward_chart(runs: Sequence[RunData], single: bool) -> tuple[Chart, str]:
         curves.append(Curve([at for at, _ in rows], means, low, high, dots))
         if rows:
             words.append(f"{_of(run, single)}mean {means[0]:.3g} at the first step, {means[-1]:.3g} at the last")
-    caption = f"Rewards of each step: line the mean, band from lowest to highest. {'; '.join(words)}."
+    caption = f"Rewards of each step: line the mean, band from lowest to highest; {'; '.join(words)}."
     return Chart("rewards", "step", "reward", curves, markers=True), caption
 
 

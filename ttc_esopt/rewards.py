@@ -1,9 +1,10 @@
 """Rewards: what ES maximises, from what became of the candidates of one batch. Objectives are minimised.
 
-`paper` renders the published rules (arXiv 2608.17310 and its code). They are in the objective's units, so where objectives are large
-a valid but poor child can fall far below invalid code, whose floor is -1, and a copy of the parent (reward 0) beats every honest attempt that
-is worse. `default` therefore uses order alone: every invalid reply lies strictly below every valid one at any scale,
-and a valid reply whose objective is already known (a copy) lies strictly below every new one.
+`paper` renders the published rules (arXiv 2608.17310 and its code). They are in the objective's units, so where
+objectives are large a valid but poor child can fall far below invalid code, whose floor is -1, and a copy of the
+parent (reward 0) beats every honest attempt that is worse. `default` therefore uses order alone: every invalid reply
+lies strictly below every valid one at any scale, and a valid reply whose objective is already known (a copy) lies
+strictly below every new one.
 """
 
 from __future__ import annotations

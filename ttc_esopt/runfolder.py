@@ -1,10 +1,8 @@
 """The folder of one run: names and formats of its files, creation, locking, and what `resume` reads back.
 
-    run.toml        settings, versions, model (written before anything else, so that a run killed at once can be resumed)
-    samples.jsonl   one line per candidate, in order; no clock readings
-    timings.jsonl   seconds for the same lines and for the steps
-    history.jsonl   one line per ES step
-    results/pops/   populations in the host's format
+    run.toml        settings, versions, model (written before anything else, so that a run killed at once can be
+    resumed) samples.jsonl   one line per candidate, in order; no clock readings timings.jsonl   seconds for the same
+    lines and for the steps history.jsonl   one line per ES step results/pops/   populations in the host's format
     best.py, best.json, report.html
 """
 

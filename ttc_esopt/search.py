@@ -1,11 +1,11 @@
 """The co-evolution loop: candidates are written, evaluated and kept, and after each batch of directions the model moves.
 
-The run is a fixed plan of operator calls. What a call does is a pure function of the settings, of the lines of samples.jsonl before it
-and of the steps in history.jsonl, so `resume` is the same loop: calls whose lines are complete are taken from the file,
-a call that was cut is made again whole, and steps are applied from their records.
+The run is a fixed plan of operator calls. What a call does is a pure function of the settings, of the lines of
+samples.jsonl before it and of the steps in history.jsonl, so `resume` is the same loop: calls whose lines are
+complete are taken from the file, a call that was cut is made again whole, and steps are applied from their records.
 
-Arms differ in two places only, so that equal seeds mean equal parents, sampling streams and counts: frozen leaves the model
-alone, noise perturbs but never steps, shuffled steps with permuted rewards, esopt is the method itself.
+Arms differ in two places only, so that equal seeds mean equal parents, sampling streams and counts: frozen leaves the
+model alone, noise perturbs but never steps, shuffled steps with permuted rewards, esopt is the method itself.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from typing import Any, Protocol
 
 from ttc_esopt.engines.base import Engine, Reply, Request, Sampling
 from ttc_esopt.errors import DataError
+from ttc_esopt.es.history import record_of
 from ttc_esopt.es.noise import VERSION as NOISE_VERSION
-from ttc_esopt.es.optimizer import ESOptimizer, Step, coefficients
+from ttc_esopt.es.optimizer import ESOptimizer, coefficients
 from ttc_esopt.evaluation import Evaluator, Outcome
 from ttc_esopt.jsonlines import lines_of
 from ttc_esopt.problems.base import Problem
@@ -144,8 +145,8 @@ class Search:
     def _make(self, call: Call, first: int, seeds: Sequence[int], sigma: float | None, already: list[dict]) -> list[dict]:
         """Write, evaluate and store the candidates of one call.
 
-        Lines of this call that a killed process had stored were reported, so they stay; the whole call is made again and must
-        agree with them, which it does on the same engine and machine.
+        Lines of this call that a killed process had stored were reported, so they stay; the whole call is made again
+        and must agree with them, which it does on the same engine and machine.
         """
         clock = time.monotonic()
         if call.operator == "seed":
@@ -210,7 +211,7 @@ class Search:
             parsed = self.scaffold.parse(reply.text, draft.prefill, reply.finish == "length")
             line["description"], line["code"] = parsed.description, parsed.code
             if not parsed.ok:
-                line["failure"], line["detail"] = "reply", parsed.reason
+                line["failure"], line["detail"] = parsed.failure, parsed.reason
         return lines
 
     def _line(self, call: Call, order: int) -> dict[str, Any]:
@@ -257,10 +258,13 @@ class Search:
         step = self.es.tell(seeds, table, names=names)
         if step.taken:
             self.engine.step(step.seeds, step.coefficients)
-        record = step_record(step, call, lines, self.settings)
+        record = record_of(
+            step, generation=call.generation, operator=call.operator, noise=self.settings.noise,
+            orders=(lines[0]["order"], lines[-1]["order"]),
+        )  # fmt: skip
         if step.t < len(records):
             stored = {name: records[step.t].get(name) for name in record}
-            if lines_of([stored]) != lines_of([record]):
+            if lines_of([stored]) != lines_of([record]):  # compared as written: tuples are lists there
                 raise DataError(
                     f"{self.folder.history.path}, line {step.t + 1} does not follow from samples.jsonl; "
                     "the two files are not of one run."
@@ -312,16 +316,6 @@ class Search:
             "seconds_generating": self.seconds_generating,
             "phase": phase,
         }
-
-
-def step_record(step: Step, call: Call, lines: Sequence[dict], settings: Settings) -> dict[str, Any]:
-    """One line of history.jsonl but its fingerprint: all that `replay` needs, and where the rewards came from."""
-    return {
-        "t": step.t, "generation": call.generation, "operator": call.operator,
-        "orders": [lines[0]["order"], lines[-1]["order"]], "seeds": list(step.seeds), "rewards": step.rewards,
-        "weights": step.weights, "sigma": step.sigma, "alpha": step.alpha, "taken": step.taken,
-        "skipped": step.skipped, "noise": settings.noise, "noise_version": NOISE_VERSION,
-    }  # fmt: skip
 
 
 def stream(*parts: int) -> int:

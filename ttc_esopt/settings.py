@@ -1,8 +1,8 @@
 """The settings of a run: one frozen dataclass that checks itself, and the layers that fill it.
 
-Layers, later ones win: defaults < preset < what the model is known to need < --config TOML < command-line flags. The resolved values are
-saved in `run.toml`, so that a run can be resumed or repeated from its folder alone. Each field is a TOML key and, with
-dashes, a flag of `ttc-esopt run`; its help text stands here and nowhere else.
+Layers, later ones win: defaults < preset < what the model is known to need < --config TOML < command-line flags. The
+resolved values are saved in `run.toml`, so that a run can be resumed or repeated from its folder alone. Each field is
+a TOML key and, with dashes, a flag of `ttc-esopt run`; its help text stands here and nowhere else.
 
 Presets: `paper` holds the published rules (arXiv 2608.17310 and its code): full one-sided noise, z-scores, its reward
 rules, constant alpha, a parent drawn for each child. `default` differs where the README's table says so.
@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from ttc_esopt.errors import ConfigurationError
-from ttc_esopt.es.optimizer import ARMS, ESParams
 from ttc_esopt.es.noise import NoiseKind
+from ttc_esopt.es.optimizer import ARMS, ESParams
 from ttc_esopt.es.schedule import KINDS as SCHEDULES
 
 OPERATORS = ("e1", "e2", "m1", "m2")

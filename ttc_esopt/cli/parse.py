@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
 
 
 def parse(
-    files: list[Path] = typer.Argument(..., metavar="FILE...", help="Files that hold one reply each (UTF-8)."),
+    files: list[Path] = typer.Argument(..., metavar="FILE", help="Files that hold one reply each (UTF-8)."),
     function: str = typer.Option(..., "--function", metavar="NAME", help="The name that the program must define."),
     kind: str = typer.Option("function", "--kind", help="What NAME must be: function or class."),
     prefill_file: Path | None = typer.Option(

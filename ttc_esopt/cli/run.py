@@ -1,4 +1,4 @@
-"""`run`, `resume`, `replay` and `export`: a search, going on with it, and the weights that it ended with."""
+"""`run`, `resume`, `replay`, `export` and `report`: a search, going on with it, and what it ended with."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import inspect
 import shlex
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from ttc_esopt.settings import FIELDS, Settings, flag, read_toml, resolve
 
 RUN_HELP = """Search heuristics for a problem, with or without ES.
 
-Before it starts it prints what it will spend. The folder --out holds everything: samples, steps, the best heuristic, a report.
+Before it starts it prints what it will spend. The folder --out holds everything: samples, steps, the best heuristic,
+a report.
 
 Examples:
 
@@ -39,7 +41,10 @@ def _run(out: Path, config: Path | None, esopt: bool, report: bool, dry_run: boo
     from ttc_esopt import models, problems
 
     problems.load(given.get("problem", FIELDS["problem"].default))
-    settings = resolve(given, models.defaults(given.get("model", FIELDS["model"].default)))
+    model = given.get("model", FIELDS["model"].default)
+    if model not in models.REGISTRY:
+        models.resolve(model)  # a wrong name is reported before anything is written
+    settings = resolve(given, models.defaults(model))
     command = "ttc-esopt " + shlex.join(sys.argv[1:])
     if dry_run:
         _announce(settings, out)
@@ -71,6 +76,9 @@ def _work(folder: Any, report: bool) -> None:
 
     settings: Settings = folder.settings
     folder.lock()
+    if report and find_spec("matplotlib") is None:
+        report = False
+        typer.echo("no report.html will be written: pip install 'ttc-esopt[report]', then `ttc-esopt report`")
     _announce(settings, folder.path)
     problem = problems.load(settings.problem)
     typer.echo(f"loading {settings.model} ...")
@@ -224,6 +232,23 @@ def _export(
     typer.echo(f"checkpoint: {out}")
 
 
+def _report(
+    folders: list[Path] = typer.Argument(..., metavar="DIR...", help="folders of runs"),
+    out: Path = typer.Option(None, help="file to write (default: report.html in the folder, if there is one folder)"),
+) -> None:
+    """Write one self-contained HTML page about one or several runs.
+
+    Example:  ttc-esopt report demo demo-frozen --out both.html
+    """
+    from ttc_esopt.report import write_report
+
+    if out is None:
+        if len(folders) > 1:
+            raise ConfigurationError("Expected a file for the report of several runs (--out FILE.html).")
+        out = folders[0] / "report.html"
+    typer.echo(f"report: {write_report(folders, out)}")
+
+
 def _with_settings() -> Any:
     """`_run` with one option per setting, so that names, defaults and help stand in `Settings` alone."""
     kinds = {"str": str, "int": int, "float": float, "bool": bool}
@@ -258,5 +283,6 @@ def register(app: typer.Typer) -> None:
     app.command("resume")(_resume)
     app.command("replay")(_replay)
     app.command("export")(_export)
+    app.command("report")(_report)
 
 

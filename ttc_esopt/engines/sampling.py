@@ -92,6 +92,7 @@ def _invert(
     Returns the tokens, int64[b], and whether each row was settled inside the window, bool[b].
     """
     values, ids = _ranked(logits, window)
+    border = values[:, -1]
     values, ids = values[:, :limit], ids[:, :limit]
     width, complete = values.shape[1], values.shape[1] == limit
     mass = torch.logsumexp(values if complete else logits, -1, keepdim=True)
@@ -107,8 +108,10 @@ def _invert(
     total = torch.where(inside, cumulative.gather(1, (kept - 1)[:, None])[:, 0], 1.0)
     target = number * total
     settled = inside | (target < cumulative[:, -1]) if unfiltered else inside
-    rank = (cumulative <= target[:, None]).sum(-1).minimum(kept - 1)
-    return ids.gather(1, rank[:, None])[:, 0], settled
+    rank = (cumulative <= target[:, None]).sum(-1).minimum(kept - 1)[:, None]
+    if window < logits.shape[-1]:  # among equals on the border, which are inside is arbitrary
+        settled = settled & (values.gather(1, rank)[:, 0] > border)
+    return ids.gather(1, rank)[:, 0], settled
 
 
 def _ranked(logits: torch.Tensor, window: int) -> tuple[torch.Tensor, torch.Tensor]:

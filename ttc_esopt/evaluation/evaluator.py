@@ -290,7 +290,7 @@ class _Process:
         except OSError as error:
             shutil.rmtree(self.scratch, ignore_errors=True)
             raise EvaluationError(f"The evaluation process cannot be started: {error}") from error
-        self._buffer = b""
+        self._buffer = bytearray()
 
     def wait_until_ready(self) -> None:
         with self._busy:
@@ -305,7 +305,8 @@ class _Process:
             verdict = json.loads(self._line(deadline))
             while len(self._buffer) < verdict["bytes"]:
                 self._receive(deadline)
-            frame, self._buffer = self._buffer, b""
+            frame = bytes(self._buffer)
+            self._buffer.clear()
         return verdict, frame
 
     def close(self) -> None:
@@ -332,7 +333,9 @@ class _Process:
     def _line(self, deadline: float) -> bytes:
         while b"\n" not in self._buffer:
             self._receive(deadline)
-        line, _, self._buffer = self._buffer.partition(b"\n")
+        end = self._buffer.index(b"\n") + 1
+        line = bytes(self._buffer[:end])
+        del self._buffer[:end]
         return line
 
     def _receive(self, deadline: float) -> None:

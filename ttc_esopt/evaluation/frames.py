@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 LARGEST = 64 << 20  # bytes of one frame
-_LONGEST_HEADER = 4 << 20
+_LONGEST_HEADER = 1 << 20
 _LONGEST_DETAIL = 500  # characters
 _DTYPES = {"int64": np.dtype("<i8"), "float64": np.dtype("<f8")}
 # The failures that a child itself reports; all others are seen from outside.

@@ -85,14 +85,16 @@ def machine_supported() -> bool:
     return platform.machine() in _ARCHITECTURES and struct.calcsize("P") == 8
 
 
-def program(pid: int, *, allow_writing: bool) -> bytes:
-    """The filter for the process `pid`, as an array of struct sock_filter."""
-    return _pattern(allow_writing).replace(struct.pack("=I", _OWN_PID), struct.pack("=I", pid))
+def program(pid: int, *, allow_writing: bool, machine: str | None = None) -> bytes:
+    """The filter for the process `pid` on this or another kind of machine, as an array of struct sock_filter."""
+    return _pattern(allow_writing, machine or platform.machine()).replace(
+        struct.pack("=I", _OWN_PID), struct.pack("=I", pid)
+    )
 
 
 @functools.cache
-def _pattern(allow_writing: bool) -> bytes:
-    column, audit = _ARCHITECTURES[platform.machine()]
+def _pattern(allow_writing: bool, machine: str) -> bytes:
+    column, audit = _ARCHITECTURES[machine]
     code: list[tuple[int, int, int, int]] = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_EQUAL, 1, 0, audit),

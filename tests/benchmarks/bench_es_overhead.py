@@ -1,0 +1,64 @@
+"""Wall time of a search with ES against the same search without, at equal candidates (low-rank noise, real model).
+
+    python tests/benchmarks/bench_es_overhead.py [--budget 48] [--repeats 3]
+
+Both arms of a repeat have the same seed, the same plan and the same sampling streams. Replies differ in length once
+the weights differ, so the ratio of seconds per token is printed beside the ratio of wall times. Loading and the
+closing evaluation are outside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from ttc_esopt import models, problems, scaffolds
+from ttc_esopt.cli.run import open_engine
+from ttc_esopt.conclude import evaluator
+from ttc_esopt.progress import RunProgress
+from ttc_esopt.runfolder import RunFolder
+from ttc_esopt.search import Search
+from ttc_esopt.settings import resolve
+
+
+def timed(arm: str, seed: int, budget: int, folder: Path) -> tuple[float, int]:
+    """Seconds and tokens of one run; the engine is fresh, so that every run begins with the same weights."""
+    settings = resolve(
+        {"budget": budget, "arm": arm, "seed": seed, "init": "seeds", "threads": 1}, models.defaults("smollm2-135m")
+    )
+    run = RunFolder.create(folder, settings, "benchmark")
+    problem = problems.load(settings.problem)
+    engine = open_engine(settings)
+    plan = scaffolds.build(problem, settings)
+    with evaluator(problem, settings) as search_set, RunProgress(budget, arm) as progress:
+        search_set.evaluate([seed.code for seed in problem.seeds])  # starts the evaluation processes
+        began = time.perf_counter()
+        state = Search(run, problem, plan, engine, search_set, progress).run()
+        seconds = time.perf_counter() - began
+    engine.close()
+    return seconds, state.tokens
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--budget", type=int, default=48)
+    parser.add_argument("--repeats", type=int, default=3)
+    arguments = parser.parse_args()
+    walls, paces = [], []
+    for repeat in range(arguments.repeats):
+        figures = {}
+        for arm in ("frozen", "esopt") if repeat % 2 == 0 else ("esopt", "frozen"):
+            with tempfile.TemporaryDirectory() as folder:
+                figures[arm] = timed(arm, repeat, arguments.budget, Path(folder) / "run")
+        (off, off_tokens), (on, on_tokens) = figures["frozen"], figures["esopt"]
+        walls.append(on / off)
+        paces.append((on / on_tokens) / (off / off_tokens))
+        print(f"repeat {repeat}: off {off:.1f} s, {off_tokens} tokens; on {on:.1f} s, {on_tokens} tokens; ratio {on / off:.3f}")
+    print(f"wall, ES on / off: median {statistics.median(walls):.3f} (seconds per token: {statistics.median(paces):.3f})")
+
+
+if __name__ == "__main__":
+    main()
