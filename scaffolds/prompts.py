@@ -1,4 +1,4 @@
-"""Prompts in the frame that the field uses: task, parents with description and code, instruction, signature, answer format.
+"""Prompts in the usual frame of the field: task, parents with description and code, instruction, signature, format.
 
 The wording is ours. With `prefill` the reply is started for the model with the code fence and the signature, so the
 prompt asks for code alone; without it the prompt asks for one sentence in braces first, then the code.
@@ -16,7 +16,7 @@ INSTRUCTIONS = {
     "e1": "Write a new heuristic whose idea is entirely different from that of the given heuristics.",
     "e2": "Find the idea that the given heuristics share, and write a new heuristic that builds on it in another form.",
     "m1": "Write a modified version of the given heuristic: change its form so that it makes better choices.",
-    "m2": "Find the numeric parameters of the given heuristic and write it again with other values of these parameters.",
+    "m2": "Find the numeric parameters of the given heuristic and write it again with other values of them.",
 }
 
 

@@ -41,7 +41,7 @@ def programs(tmp_path):
     (tmp_path / "bad.py").write_text("def select_next_node(*a): return 0")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "best.py").write_text(NEAREST)
-    (tmp_path / "run" / "run.toml").write_text('problem = "tsp_construct"\n')
+    (tmp_path / "run" / "run.toml").write_text('[settings]\nproblem = "tsp_construct"\n')
     return tmp_path
 
 

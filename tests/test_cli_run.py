@@ -8,7 +8,11 @@ import pytest
 
 def ttc(*arguments, cwd=None):
     return subprocess.run(
-        [sys.executable, "-m", "ttc_esopt.cli.main", *map(str, arguments)], capture_output=True, text=True, cwd=cwd, timeout=120
+        [sys.executable, "-m", "ttc_esopt.cli.main", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=120,
     )
 
 
@@ -69,5 +73,5 @@ def test_every_command_has_help():
 
 
 def test_light_commands_do_not_load_torch():
-    code = "import sys; from ttc_esopt.cli import main; import ttc_esopt.evaluation.zygote; sys.exit('torch' in sys.modules)"
+    code = "import sys, ttc_esopt.cli.main, ttc_esopt.evaluation.zygote; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

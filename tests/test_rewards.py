@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from ttc_esopt.rewards import Scored, default_rewards, paper_mutation_rewards, paper_sample_rewards
 
 objectives = st.one_of(st.none(), st.floats(-1e12, 1e12, allow_nan=False))
-batches = st.lists(st.builds(Scored, objectives, st.one_of(st.none(), st.floats(-1e12, 1e12)), st.booleans()), min_size=1)
+batches = st.lists(
+    st.builds(Scored, objectives, st.one_of(st.none(), st.floats(-1e12, 1e12)), st.booleans()), min_size=1
+)
 
 
 @given(batches)
@@ -21,7 +23,14 @@ def test_default_rewards_keep_invalid_below_known_below_new_at_any_scale(batch):
 
 
 def test_default_rewards_order_new_candidates_by_improvement_and_average_ties():
-    batch = [Scored(6.5, 7.0), Scored(6.9, 7.0), Scored(6.5, 7.0), Scored(7.4, 7.0), Scored(7.0, 7.0, known=True), Scored(None, 7.0)]
+    batch = [
+        Scored(6.5, 7.0),
+        Scored(6.9, 7.0),
+        Scored(6.5, 7.0),
+        Scored(7.4, 7.0),
+        Scored(7.0, 7.0, known=True),
+        Scored(None, 7.0),
+    ]
     top = 0.5 + 0.5 * 2.5 / 3
     assert default_rewards(batch) == pytest.approx([top, 0.5 + 0.5 / 3, top, 0.5, 0.0, -1.0])
 

@@ -72,7 +72,9 @@ def test_a_batch_of_directions_shares_its_parent_unless_told_otherwise():
         scaffold = scaffolds.build(PROBLEM, resolve({"common_parent": common, "directions": 12}))
         call = next(call for call in scaffold.plan() if call.operator == "m1")
         drafts = scaffold.drafts(call, population, Random(0))
-        assert (len({draft.parents[0].order for draft in drafts}) >= parents) and (common is (len({d.parents for d in drafts}) == 1))
+        assert (len({draft.parents[0].order for draft in drafts}) >= parents) and (
+            common is (len({d.parents for d in drafts}) == 1)
+        )
 
 
 def test_an_empty_population_turns_every_operator_into_a_fresh_design():

@@ -74,13 +74,17 @@ def test_the_same_run_twice_is_the_same_bytes(undisturbed, tmp_path, evaluator):
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_resuming_after_a_kill_at_any_byte_gives_the_bytes_of_the_undisturbed_run(data, undisturbed, tmp_path, evaluator):
-    """A kill leaves a prefix of samples.jsonl, and those steps whose batches it holds (the last one perhaps not yet)."""
+def test_resuming_after_a_kill_at_any_byte_gives_the_bytes_of_the_undisturbed_run(
+    data, undisturbed, tmp_path, evaluator
+):
+    """A kill leaves a prefix of samples.jsonl, and those steps whose batches it holds (perhaps not the last)."""
     whole = content(undisturbed)
     cut = data.draw(st.integers(0, len(whole["samples.jsonl"])))
     samples = whole["samples.jsonl"][:cut]
     lines = samples.count(b"\n")
-    records = [line for line in whole["history.jsonl"].splitlines(keepends=True) if json.loads(line)["orders"][1] < lines]
+    records = [
+        line for line in whole["history.jsonl"].splitlines(keepends=True) if json.loads(line)["orders"][1] < lines
+    ]
     torn = data.draw(st.integers(0, len(records[-1]))) if records else 0
     history = b"".join(records)[: len(b"".join(records)) - torn]
     path = tmp_path / "killed"
@@ -129,7 +133,9 @@ def test_arms_share_streams_counts_and_initial_population(undisturbed, tmp_path,
     for arm in ("frozen", "noise", "shuffled"):
         start(tmp_path / arm, evaluator, arm=arm)
         runs[arm] = tmp_path / arm
-    read = {arm: [json.loads(x) for x in (path / "samples.jsonl").read_text().splitlines()] for arm, path in runs.items()}
+    read = {
+        arm: [json.loads(x) for x in (path / "samples.jsonl").read_text().splitlines()] for arm, path in runs.items()
+    }
     for arm, lines in read.items():
         assert [(x["operator"], x["sampling_seed"]) for x in lines] == [
             (x["operator"], x["sampling_seed"]) for x in read["esopt"]

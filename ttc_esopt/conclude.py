@@ -1,4 +1,4 @@
-"""The end of a run: the best heuristic is chosen on the validation instances, reported on the test instances, and summed up.
+"""The end of a run: the best heuristic is chosen on val, reported on test, and the run is summed up.
 
 The search set decides what survives, so its best value flatters; choosing among the last population on `val` and
 reporting `test` once is what the numbers in best.json mean.

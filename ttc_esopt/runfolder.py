@@ -1,9 +1,9 @@
 """The folder of one run: names and formats of its files, creation, locking, and what `resume` reads back.
 
-    run.toml        settings, versions, model (written before anything else, so that a run killed at once can be
-    resumed) samples.jsonl   one line per candidate, in order; no clock readings timings.jsonl   seconds for the same
-    lines and for the steps history.jsonl   one line per ES step results/pops/   populations in the host's format
-    best.py, best.json, report.html
+run.toml        settings, versions, model (written before anything else, so that a run killed at once can be
+resumed) samples.jsonl   one line per candidate, in order; no clock readings timings.jsonl   seconds for the same
+lines and for the steps history.jsonl   one line per ES step results/pops/   populations in the host's format
+best.py, best.json, report.html
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ class RunFolder:
         """Read a run folder. Raises ConfigurationError when it holds no run, DataError when run.toml is broken."""
         file = path / "run.toml"
         if not file.exists():
-            raise ConfigurationError(f"{path} holds no run (no run.toml in it): start one with `ttc-esopt run --out {path}`.")
+            raise ConfigurationError(
+                f"{path} holds no run (no run.toml in it): start one with `ttc-esopt run --out {path}`."
+            )
         try:
             document = tomllib.loads(file.read_text())
             document["settings"]  # noqa: B018  its absence is the fault reported below

@@ -1,4 +1,4 @@
-"""The co-evolution loop: candidates are written, evaluated and kept, and after each batch of directions the model moves.
+"""The co-evolution loop: candidates are written, evaluated and kept; after each batch of directions the model moves.
 
 The run is a fixed plan of operator calls. What a call does is a pure function of the settings, of the lines of
 samples.jsonl before it and of the steps in history.jsonl, so `resume` is the same loop: calls whose lines are
@@ -88,7 +88,13 @@ class Search:
     """
 
     def __init__(
-        self, folder: RunFolder, problem: Problem, scaffold: Scaffold, engine: Engine, evaluator: Evaluator, display: Display
+        self,
+        folder: RunFolder,
+        problem: Problem,
+        scaffold: Scaffold,
+        engine: Engine,
+        evaluator: Evaluator,
+        display: Display,
     ) -> None:
         self.folder = folder
         self.settings: Settings = folder.settings
@@ -142,7 +148,9 @@ class Search:
 
     # one call
 
-    def _make(self, call: Call, first: int, seeds: Sequence[int], sigma: float | None, already: list[dict]) -> list[dict]:
+    def _make(
+        self, call: Call, first: int, seeds: Sequence[int], sigma: float | None, already: list[dict]
+    ) -> list[dict]:
         """Write, evaluate and store the candidates of one call.
 
         Lines of this call that a killed process had stored were reported, so they stay; the whole call is made again
@@ -195,7 +203,9 @@ class Search:
             if seeds:
                 line["direction"], line["sigma"] = seeds[i // s.replies_per_direction], sigma
             shared = s.common_seeds and call.es
-            line["sampling_seed"] = stream(s.seed, call.index, line["reply_index"]) if shared else stream(s.seed, first + i)
+            line["sampling_seed"] = (
+                stream(s.seed, call.index, line["reply_index"]) if shared else stream(s.seed, first + i)
+            )
             line["parents"] = [parent.order for parent in draft.parents]
             line["parent_objectives"] = [parent.objective for parent in draft.parents]
             lines.append(line)
@@ -286,7 +296,12 @@ class Search:
             self.folder.write_population(call.generation, self.state.population)
         best = self.state.best
         if best is not None and (not before or best.objective < min(before)):
-            scores = {"order": best.order, "description": best.description, "objective": best.objective, "chosen_on": "train"}
+            scores = {
+                "order": best.order,
+                "description": best.description,
+                "objective": best.objective,
+                "chosen_on": "train",
+            }
             self.folder.write_best(best.code, scores)
 
     def _limit(self, started: float) -> bool:
@@ -344,10 +359,11 @@ def replay(folder: RunFolder, engine: Engine, on_step: Callable[[int], None] | N
     """Apply the steps of history.jsonl to an unmoved model; the fingerprint that the weights then have."""
     for record in folder.history.read():
         if record["noise_version"] != NOISE_VERSION:
-            raise DataError(f"History uses noise version {record['noise_version']}, this release knows {NOISE_VERSION}.")
+            raise DataError(
+                f"History uses noise version {record['noise_version']}, this release knows {NOISE_VERSION}."
+            )
         if record["taken"]:
             engine.step(record["seeds"], coefficients(record["alpha"], record["weights"]))
         if on_step:
             on_step(record["t"])
     return engine.fingerprint()
-

@@ -109,7 +109,9 @@ class Settings:
         for name, allowed in CHOICES.items():
             value = getattr(self, name)
             if value not in allowed:
-                raise ConfigurationError(f"Expected {name} to be one of {', '.join(allowed)}, got {value} ({flag(name)}).")
+                raise ConfigurationError(
+                    f"Expected {name} to be one of {', '.join(allowed)}, got {value} ({flag(name)})."
+                )
         at_least = {
             "budget": 1, "max_tokens_total": 0, "max_minutes": 0, "seed": 0, "population": 0, "offspring": 0,
             "init_candidates": 0, "directions": 2, "replies_per_direction": 1, "sigma": 0, "sigma_end": 0, "alpha": 0,

@@ -56,8 +56,13 @@ def main() -> None:
         (off, off_tokens), (on, on_tokens) = figures["frozen"], figures["esopt"]
         walls.append(on / off)
         paces.append((on / on_tokens) / (off / off_tokens))
-        print(f"repeat {repeat}: off {off:.1f} s, {off_tokens} tokens; on {on:.1f} s, {on_tokens} tokens; ratio {on / off:.3f}")
-    print(f"wall, ES on / off: median {statistics.median(walls):.3f} (seconds per token: {statistics.median(paces):.3f})")
+        print(
+            f"repeat {repeat}: off {off:.1f} s, {off_tokens} tokens; on {on:.1f} s, {on_tokens} tokens; "
+            f"ratio {on / off:.3f}"
+        )
+    print(
+        f"wall, ES on / off: median {statistics.median(walls):.3f} (seconds per token: {statistics.median(paces):.3f})"
+    )
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def _problem_of_run(programs: list[Path]) -> str:
         settings = path / "run.toml"
         if settings.is_file():
             try:
-                name = tomllib.loads(settings.read_text(encoding="utf-8")).get("problem")
+                name = tomllib.loads(settings.read_text(encoding="utf-8")).get("settings", {}).get("problem")
             except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
                 raise ConfigurationError(f"{settings} is no TOML file: {error}") from None
             if isinstance(name, str):

@@ -147,7 +147,8 @@ def _announce(settings: Settings, out: Path) -> None:
     steps = sum(call.es for call in plan)
     listed = ", ".join(f"{operator} {count}" for operator, count in counts.items())
     lines = [
-        f"{settings.problem}, scaffold {settings.scaffold}, arm {settings.arm}, preset {settings.preset}, seed {settings.seed}",
+        f"{settings.problem}, scaffold {settings.scaffold}, arm {settings.arm}, preset {settings.preset}, "
+        f"seed {settings.seed}",
         f"candidates: {total} ({listed}); population {settings.population}",
         f"batches of directions: {steps} of {settings.directions} x {settings.replies_per_direction}",
         f"at most {written * settings.max_tokens} tokens, {total} evaluations on the search set",
@@ -178,7 +179,9 @@ def _show(conclusion: Any, problem: Any) -> None:
         table.add_row(row.name.replace("_", " "), number(row.train), number(row.val), number(row.test))
     Console().print(table)
     if conclusion.valid_first is not None:
-        typer.echo(f"valid replies: {conclusion.valid_first:.0%} in the first third, {conclusion.valid_last:.0%} in the last")
+        typer.echo(
+            f"valid replies: {conclusion.valid_first:.0%} in the first third, {conclusion.valid_last:.0%} in the last"
+        )
     best = "one of them is" if conclusion.own_is_best else "none of them is"
     typer.echo(f"new valid heuristics written by the model: {conclusion.own} ({best} the best found)")
 
@@ -206,7 +209,9 @@ def _replayed(path: Path, model: str | None) -> tuple[Any, str]:
     engine = open_engine(folder.settings, model)
     start = folder.document.get("model", {}).get("fingerprint")
     if start and engine.fingerprint() != start:
-        raise DataError(f"The model has fingerprint {engine.fingerprint()}, the run began with {start}: another model (--model).")
+        raise DataError(
+            f"The model has fingerprint {engine.fingerprint()}, the run began with {start}: another model (--model)."
+        )
     fingerprint = replay(folder, engine)
     expected = records[-1]["fingerprint"] if records else start
     if expected and fingerprint != expected:
@@ -266,7 +271,9 @@ def _with_settings() -> Any:
         names = (flag(name), f"--no-{name.replace('_', '-')}") if kind is bool else (flag(name),)
         declared = f"{names[0]}/{names[1]}" if kind is bool else names[0]
         option = typer.Option(None, declared, help=f"{one.metadata['help']} [default: {shown}]", show_default=False)
-        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind | None))
+        parameters.append(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind | None)
+        )
 
     def command(**values: Any) -> None:
         _run(**values)
@@ -284,5 +291,3 @@ def register(app: typer.Typer) -> None:
     app.command("replay")(_replay)
     app.command("export")(_export)
     app.command("report")(_report)
-
-

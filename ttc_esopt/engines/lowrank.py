@@ -65,8 +65,16 @@ class LowRankForward:
                     f"The layer of {name} sees an input of shape {tuple(x.shape)} that cannot be told apart by request "
                     f"({self.rows} x {self.columns}): low-rank noise does not work for this model; use --noise full."
                 )
+            x = x.reshape(self.rows, self.columns, x.shape[-1])
             y = output.view(self.rows, self.columns, output.shape[-1])
-            y.baddbmm_(torch.bmm(x.reshape(self.rows, self.columns, x.shape[-1]), b), a)
+            if self.columns == 1:  # one token per row: batched products of vectors are slow on the CPU
+                inner = torch.linalg.vecdot(x, b)[:, None]
+            else:
+                inner = torch.bmm(x, b.transpose(1, 2))
+            if a.shape[1] == 1:
+                y.addcmul_(inner, a)
+            else:
+                y.baddbmm_(inner, a)
             return output
 
         return add
@@ -75,13 +83,13 @@ class LowRankForward:
 def _stack(
     name: str, weight: torch.Tensor, rank: int, nudges: Sequence[Nudge | None]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A (b, r, out), scaled by sigma / sqrt r and transposed for a batched product, and B (b, in, r) of one layer."""
+    """The factors of one layer, both transposed: A (b, r, out), scaled by sigma / sqrt r, and B (b, r, in)."""
     out, width = weight.shape
     a = torch.zeros(len(nudges), rank, out)
-    b = torch.zeros(len(nudges), width, rank)
+    b = torch.zeros(len(nudges), rank, width)
     for i, nudge in enumerate(nudges):
         if nudge is not None:
             left, right = noise.factors(nudge[0], name, (out, width), rank)
             a[i] = torch.from_numpy(left).T * (nudge[1] / math.sqrt(rank))
-            b[i] = torch.from_numpy(right)
+            b[i] = torch.from_numpy(right).T
     return a.to(weight.device, weight.dtype), b.to(weight.device, weight.dtype)
