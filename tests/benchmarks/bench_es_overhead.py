@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 
 from ttc_esopt import models, problems, scaffolds
-from ttc_esopt.cli.run import open_engine
 from ttc_esopt.conclude import evaluator
 from ttc_esopt.progress import RunProgress
 from ttc_esopt.runfolder import RunFolder
+from ttc_esopt.runner import open_engine
 from ttc_esopt.search import Search
 from ttc_esopt.settings import resolve
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import inspect
 import shlex
 import sys
-import time
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from ttc_esopt.errors import ConfigurationError, DataError
-from ttc_esopt.settings import FIELDS, Settings, flag, read_toml, resolve
+from ttc_esopt.errors import ConfigurationError
+from ttc_esopt.settings import FIELDS, PRESETS, flag, read_toml
 
 RUN_HELP = """Search heuristics for a problem, with or without ES.
 
@@ -35,24 +33,23 @@ def _run(out: Path, config: Path | None, esopt: bool, report: bool, dry_run: boo
         if typed.get("arm", "esopt") != "esopt":
             raise ConfigurationError(f"--esopt means --arm esopt, but --arm {typed['arm']} is given too.")
         typed["arm"] = "esopt"
-    if "sigma" in typed and "sigma_end" not in typed:
-        given.pop("sigma_end", None) if ":" in typed["sigma"] else None
-    given |= typed
-    from ttc_esopt import models, problems
+    for name, value in PRESETS.get(typed.get("preset", ""), {}).items():
+        if name not in typed and given.get(name, value) != value:
+            raise ConfigurationError(
+                f"{config} sets {name} to {given[name]}, the preset {typed['preset']} to {value}: "
+                f"take {name} out of the file, or give {flag(name)}."
+            )
+    from ttc_esopt.runner import announcement, settings_of, work
 
-    problems.load(given.get("problem", FIELDS["problem"].default))
-    model = given.get("model", FIELDS["model"].default)
-    if model not in models.REGISTRY:
-        models.resolve(model)  # a wrong name is reported before anything is written
-    settings = resolve(given, models.defaults(model))
-    command = "ttc-esopt " + shlex.join(sys.argv[1:])
+    settings = settings_of(given | typed)
     if dry_run:
-        _announce(settings, out)
+        for line in announcement(settings, out):
+            typer.echo(line)
         typer.echo("nothing was run (--dry-run)")
         return
     from ttc_esopt.runfolder import RunFolder
 
-    _work(RunFolder.create(out, settings, command), report)
+    _show(work(RunFolder.create(out, settings, "ttc-esopt " + shlex.join(sys.argv[1:])), report, typer.echo))
 
 
 def _resume(
@@ -63,118 +60,21 @@ def _resume(
 
     Example:  ttc-esopt resume demo
     """
-    from ttc_esopt.runfolder import RunFolder
+    from ttc_esopt.runner import resume
 
-    _work(RunFolder.open(folder), report)
-
-
-def _work(folder: Any, report: bool) -> None:
-    """Load the parts, run to the end, conclude, and name the result."""
-    from ttc_esopt import problems, scaffolds
-    from ttc_esopt.conclude import conclude, evaluator
-    from ttc_esopt.progress import RunProgress
-
-    settings: Settings = folder.settings
-    folder.lock()
-    if report and find_spec("matplotlib") is None:
-        report = False
-        typer.echo("no report.html will be written: pip install 'ttc-esopt[report]', then `ttc-esopt report`")
-    _announce(settings, folder.path)
-    problem = problems.load(settings.problem)
-    typer.echo(f"loading {settings.model} ...")
-    began = time.monotonic()
-    from ttc_esopt.search import Search
-
-    engine = open_engine(settings)
-    folder.note_model(engine.describe(), engine.fingerprint())
-    typer.echo(f"model ready after {time.monotonic() - began:.0f} s, fingerprint {engine.fingerprint()}")
-    scaffold = scaffolds.build(problem, settings)
-    total = sum(call.count for call in scaffold.plan())
-    title = f"{settings.problem} {settings.scaffold} {settings.arm}"
-    with evaluator(problem, settings) as search_set:
-        with RunProgress(total, title) as progress:
-            search = Search(folder, problem, scaffold, engine, search_set, progress)
-            state = search.run()
-        fingerprint = engine.fingerprint()
-        typer.echo("choosing the best on val, reporting it on test ...")
-        conclusion = conclude(folder, problem, state, search_set)
-    if search.stopped is None:
-        folder.note_result({"fingerprint": fingerprint, "sha256": engine.sha256()})
-    engine.close()
-    if report:
-        from ttc_esopt.report import write_report
-
-        write_report([folder.path], folder.path / "report.html")
-    _show(conclusion, problem)
-    if search.es is not None:
-        taken = sum(record["taken"] for record in folder.history.read())
-        typer.echo(f"{taken} ES steps taken; weights end with fingerprint {fingerprint}")
-    if search.stopped:
-        typer.echo(f"{search.stopped}; go on with: ttc-esopt resume {folder.path}")
-    if not state.population:
-        raise DataError(
-            f"No candidate was valid ({len(state.lines)} tried; see failure and detail in {folder.samples.path}). "
-            "Try --prefill, another --temperature, or --init both."
-        )
-    if report:
-        typer.echo(f"report: {folder.path / 'report.html'}")
-    typer.echo(f"best heuristic: {folder.path / 'best.py'}")
+    _show(resume(folder, report=report, say=typer.echo))
 
 
-def open_engine(settings: Settings, model: str | None = None) -> Any:
-    """The engine of a run, on its own model or on another that is said to equal it."""
-    from ttc_esopt.engines import load_engine
-    from ttc_esopt.es.noise import NoiseKind
-
-    return load_engine(
-        model or settings.model, engine=settings.engine, device=settings.device, dtype=settings.dtype,
-        noise=NoiseKind.parse(settings.noise), scope=settings.scope, threads=settings.threads or None,
-        batch_size=settings.batch_size,
-    )  # fmt: skip
-
-
-def _announce(settings: Settings, out: Path) -> None:
-    """What is about to be spent."""
-    from ttc_esopt import problems, scaffolds
-
-    problem = problems.load(settings.problem)
-    plan = scaffolds.build(problem, settings).plan()
-    counts: dict[str, int] = {}
-    for call in plan:
-        counts[call.operator] = counts.get(call.operator, 0) + call.count
-    total = sum(counts.values())
-    written = total - counts.get("seed", 0)
-    steps = sum(call.es for call in plan)
-    listed = ", ".join(f"{operator} {count}" for operator, count in counts.items())
-    lines = [
-        f"{settings.problem}, scaffold {settings.scaffold}, arm {settings.arm}, preset {settings.preset}, "
-        f"seed {settings.seed}",
-        f"candidates: {total} ({listed}); population {settings.population}",
-        f"batches of directions: {steps} of {settings.directions} x {settings.replies_per_direction}",
-        f"at most {written * settings.max_tokens} tokens, {total} evaluations on the search set",
-        f"sampling: temperature {settings.temperature:g}, top-p {settings.top_p:g}, "
-        f"{settings.max_tokens} tokens per reply, prefill {'on' if settings.prefill else 'off'}",
-        f"results go to {out}",
-    ]
-    if settings.arm != "frozen":
-        lines.insert(
-            3,
-            f"sigma {settings.sigma:g} to {settings.sigma_end:g} ({settings.sigma_schedule}), alpha {settings.alpha:g} "
-            f"({settings.alpha_schedule}), noise {settings.noise}, rewards {settings.reward}",
-        )
-    for line in lines:
-        typer.echo(line)
-
-
-def _show(conclusion: Any, problem: Any) -> None:
-    """The closing table."""
+def _show(result: Any) -> None:
+    """The closing table and the files that hold the result."""
     from rich.console import Console
     from rich.table import Table
 
     def number(value: float | None) -> str:
-        return "invalid" if value is None else f"{-value if problem.maximise else value:.4f}"
+        return "invalid" if value is None else f"{value:.4f}"
 
-    table = Table("", "train", "val", "test")
+    conclusion = result.conclusion
+    table = Table("objective", "train", "val", "test")
     for row in conclusion.rows:
         table.add_row(row.name.replace("_", " "), number(row.train), number(row.val), number(row.test))
     Console().print(table)
@@ -184,6 +84,12 @@ def _show(conclusion: Any, problem: Any) -> None:
         )
     best = "one of them is" if conclusion.own_is_best else "none of them is"
     typer.echo(f"new valid heuristics written by the model: {conclusion.own} ({best} the best found)")
+    typer.echo(f"ES steps taken: {result.steps}; weights end with fingerprint {result.fingerprint}")
+    if result.stopped:
+        typer.echo(f"{result.stopped}; go on with: ttc-esopt resume {result.folder}")
+    if result.report:
+        typer.echo(f"report: {result.report}")
+    typer.echo(f"best heuristic: {result.folder / 'best.py'}")
 
 
 def _replay(
@@ -194,46 +100,25 @@ def _replay(
 
     Exits 1 if the history says otherwise. Example:  ttc-esopt replay demo --model smollm2-135m
     """
-    engine, fingerprint = _replayed(folder, model)
+    from ttc_esopt.runner import replayed
+
+    engine, fingerprint = replayed(folder, model)
     engine.close()
     typer.echo(f"{fingerprint}  {folder / 'history.jsonl'}")
 
 
-def _replayed(path: Path, model: str | None) -> tuple[Any, str]:
-    from ttc_esopt.runfolder import RunFolder
-
-    folder = RunFolder.open(path)
-    records = folder.history.read()
-    from ttc_esopt.search import replay
-
-    engine = open_engine(folder.settings, model)
-    start = folder.document.get("model", {}).get("fingerprint")
-    if start and engine.fingerprint() != start:
-        raise DataError(
-            f"The model has fingerprint {engine.fingerprint()}, the run began with {start}: another model (--model)."
-        )
-    fingerprint = replay(folder, engine)
-    expected = records[-1]["fingerprint"] if records else start
-    if expected and fingerprint != expected:
-        raise DataError(f"The weights have fingerprint {fingerprint} after replay, the history says {expected}.")
-    return engine, fingerprint
-
-
 def _export(
     folder: Path = typer.Argument(..., metavar="DIR", help="folder of the run"),
-    out: Path = typer.Option(..., help="folder for the Hugging Face checkpoint"),
+    out: Path = typer.Option(..., help="folder for the Hugging Face checkpoint (new)"),
     model: str = typer.Option(None, help="the model that the run began with (default: as in run.toml)"),
 ) -> None:
     """Write the weights that a run ended with as a Hugging Face checkpoint.
 
     Example:  ttc-esopt export demo --out smollm2-tuned
     """
-    if out.exists() and any(out.iterdir()):
-        raise ConfigurationError(f"{out} is not empty (--out).")
-    engine, fingerprint = _replayed(folder, model)
-    engine.export(out)
-    engine.close()
-    typer.echo(f"fingerprint {fingerprint}")
+    from ttc_esopt.runner import export
+
+    typer.echo(f"fingerprint {export(folder, out, model)}")
     typer.echo(f"checkpoint: {out}")
 
 

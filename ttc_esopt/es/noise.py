@@ -27,7 +27,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ttc_esopt.errors import ConfigurationError, TtcEsoptError
-from ttc_esopt.es import kernels
 
 VERSION = 1
 TABLE_SHA256 = "8babbcaf96568f10165a1eab530c0e5c92d04de96761b6dbb3dadfa94baba37f"
@@ -90,6 +89,14 @@ def tensor_key(seed: int, name: str) -> int:
     return mix(int(seed) ^ name_hash(name))
 
 
+
+def _kernels():
+    """The numba kernels, imported at first use: parsing options and replies must not wait for numba."""
+    from ttc_esopt.es import kernels
+
+    return kernels
+
+
 @lru_cache(maxsize=1)
 def table() -> NDArray[np.float32]:
     """The 65,536 normal quantiles, float32, read-only, unit variance, symmetric about 0; largest value 4.325.
@@ -140,7 +147,7 @@ def _pairs(seeds: Sequence[int], coefficients: Sequence[float]) -> NDArray[np.fl
 
 def fill(out: NDArray[np.float32], seed: int, name: str, start: int = 0) -> None:
     """Write eps of flat indices start .. start + out.size - 1 of tensor `name` into `out` (float32, any shape)."""
-    kernels.fill(table(), np.uint64(tensor_key(seed, name)), _start(start), _flat(out, np.float32, "out"))
+    _kernels().fill(table(), np.uint64(tensor_key(seed, name)), _start(start), _flat(out, np.float32, "out"))
 
 
 def factors(seed: int, name: str, shape: tuple[int, int], rank: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -174,9 +181,9 @@ def perturb(
     base = _flat(base, np.float32, "base", out.size)
     head = table(), np.uint64(tensor_key(seed, name)), _start(start), np.float32(sigma), base
     if delta is None:
-        kernels.perturb(*head, out)
+        _kernels().perturb(*head, out)
     else:
-        kernels.perturb_delta(*head, _flat(delta, np.float32, "delta", out.size), out)
+        _kernels().perturb_delta(*head, _flat(delta, np.float32, "delta", out.size), out)
 
 
 def perturb_bf16(
@@ -193,19 +200,19 @@ def perturb_bf16(
     base = _flat(base, np.uint16, "base", out.size)
     delta = _EMPTY if delta is None else _flat(delta, np.float32, "delta", out.size)
     key = np.uint64(tensor_key(seed, name))
-    kernels.perturb_bf16(table(), key, _start(start), np.float32(sigma), base, delta, out)
+    _kernels().perturb_bf16(table(), key, _start(start), np.float32(sigma), base, delta, out)
 
 
 def apply(base: NDArray[np.float32], delta: NDArray[np.float32], out: NDArray[np.float32]) -> None:
     """out = base + delta, float32 arrays of one size."""
     out = _flat(out, np.float32, "out")
-    kernels.apply(_flat(base, np.float32, "base", out.size), _flat(delta, np.float32, "delta", out.size), out)
+    _kernels().apply(_flat(base, np.float32, "base", out.size), _flat(delta, np.float32, "delta", out.size), out)
 
 
 def apply_bf16(base: NDArray[np.uint16], delta: NDArray[np.float32], out: NDArray[np.uint16]) -> None:
     """out = bfloat16(base + delta), sum in float32, rounded to nearest even; `base` and `out` are bit patterns."""
     out = _flat(out, np.uint16, "out")
-    kernels.apply_bf16(_flat(base, np.uint16, "base", out.size), _flat(delta, np.float32, "delta", out.size), out)
+    _kernels().apply_bf16(_flat(base, np.uint16, "base", out.size), _flat(delta, np.float32, "delta", out.size), out)
 
 
 def accumulate(
@@ -214,7 +221,7 @@ def accumulate(
     """Full noise: acc = 0; acc = acc + c_i * eps_i for the directions in order; delta = delta + acc (in place)."""
     values = _pairs(seeds, coefficients)
     keys = np.array([tensor_key(seed, name) for seed in seeds], np.uint64)
-    kernels.accumulate(table(), keys, values, _start(start), _flat(delta, np.float32, "delta"))
+    _kernels().accumulate(table(), keys, values, _start(start), _flat(delta, np.float32, "delta"))
 
 
 def accumulate_lowrank(
@@ -231,7 +238,7 @@ def accumulate_lowrank(
     for i, seed in enumerate(seeds):
         left[i], b = factors(seed, name, delta.shape, rank)
         right[i] = b.T
-    kernels.accumulate_lowrank(left, right, lowrank_scale(rank), values, delta)
+    _kernels().accumulate_lowrank(left, right, lowrank_scale(rank), values, delta)
 
 
 def fill_lowrank(out: NDArray[np.float32], seed: int, name: str, rank: int) -> None:
@@ -251,4 +258,4 @@ def tensor_fingerprint(bits: NDArray[np.uint32] | NDArray[np.uint16], name: str,
     """
     dtype = np.uint16 if isinstance(bits, np.ndarray) and bits.dtype == np.uint16 else np.uint32
     key = np.uint64(tensor_key(0, name))
-    return int(kernels.fingerprint(key, _start(start), _flat(bits, dtype, "bits")))
+    return int(_kernels().fingerprint(key, _start(start), _flat(bits, dtype, "bits")))

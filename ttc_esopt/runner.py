@@ -1,0 +1,208 @@
+"""A whole run in one call: load the parts, search, conclude, report. The command line and Python users both come here.
+
+    from ttc_esopt.runner import run
+    result = run("demo", problem="tsp_construct", model="smollm2-135m", arm="esopt", budget=120, seed=1)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ttc_esopt import models, problems, scaffolds
+from ttc_esopt.errors import ConfigurationError, DataError
+from ttc_esopt.runfolder import RunFolder
+from ttc_esopt.settings import FIELDS, Settings, resolve
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run ended with.
+
+    Attributes
+    ----------
+    folder : Path
+        The run folder; best.py, best.json and report.html are in it.
+    conclusion : ttc_esopt.conclude.Conclusion
+        Baselines, best found, valid shares.
+    fingerprint : str
+        Of the weights at the end.
+    steps : int
+        ES steps taken.
+    stopped : str or None
+        Why the plan was not finished, if it was not.
+    report : Path or None
+        The page, if one was written.
+    """
+
+    folder: Path
+    conclusion: Any
+    fingerprint: str
+    steps: int
+    stopped: str | None
+    report: Path | None
+
+
+def settings_of(given: dict[str, Any]) -> Settings:
+    """Resolve settings, checking the names of problem and model before anything is written.
+
+    Raises ConfigurationError or DataError for a name that does not exist.
+    """
+    problems.load(given.get("problem", FIELDS["problem"].default))
+    model = given.get("model", FIELDS["model"].default)
+    if model not in models.REGISTRY:
+        models.resolve(model)
+    return resolve(given, models.defaults(model))
+
+
+def run(out: Path | str, *, report: bool = True, say: Say = print, **given: Any) -> Result:
+    """A new run in the folder `out`; keyword arguments are the fields of `Settings`."""
+    command = f"ttc_esopt.runner.run({str(out)!r}, **{given})"
+    return work(RunFolder.create(Path(out), settings_of(given), command), report, say)
+
+
+def resume(folder: Path | str, *, report: bool = True, say: Say = print) -> Result:
+    """Go on with a run exactly where it stopped."""
+    return work(RunFolder.open(Path(folder)), report, say)
+
+
+def work(folder: RunFolder, report: bool = True, say: Say = print) -> Result:
+    """The run of a folder, from wherever it is to the end of its plan, a limit or an interruption.
+
+    Raises
+    ------
+    DataError
+        If another process works in the folder, the folder does not fit its settings, or no candidate was valid.
+    """
+    settings = folder.settings
+    folder.lock()
+    try:
+        for line in announcement(settings, folder.path):
+            say(line)
+        if report and find_spec("matplotlib") is None:
+            report = False
+            say("no report.html will be written: pip install 'ttc-esopt[report]', then `ttc-esopt report`")
+        say(f"loading {settings.model} ...")
+        began = time.monotonic()
+        with closing(open_engine(settings)) as engine:
+            folder.note_model(engine.describe(), engine.fingerprint())
+            say(f"model ready after {time.monotonic() - began:.0f} s, fingerprint {engine.fingerprint()}")
+            return _search(folder, engine, report, say)
+    finally:
+        folder.unlock()
+
+
+def _search(folder: RunFolder, engine: Any, report: bool, say: Say) -> Result:
+    from ttc_esopt.conclude import conclude, evaluator
+    from ttc_esopt.progress import RunProgress
+    from ttc_esopt.search import Search
+
+    settings = folder.settings
+    problem = problems.load(settings.problem)
+    scaffold = scaffolds.build(problem, settings)
+    with evaluator(problem, settings) as search_set:
+        title = f"{settings.problem} {settings.scaffold} {settings.arm}"
+        with RunProgress(sum(call.count for call in scaffold.plan()), title) as progress:
+            search = Search(folder, problem, scaffold, engine, search_set, progress)
+            state = search.run()
+        fingerprint = engine.fingerprint()
+        say("choosing the best on val, reporting it on test ...")
+        conclusion = conclude(folder, problem, state, search_set)
+    if search.stopped is None:
+        folder.note_result({"fingerprint": fingerprint, "sha256": engine.sha256()})
+    page = None
+    if report:
+        from ttc_esopt.report import write_report
+
+        page = write_report([folder.path], folder.path / "report.html")
+    steps = sum(record["taken"] for record in folder.history.read())
+    if not state.population:
+        raise DataError(
+            f"No candidate was valid ({len(state.lines)} tried; see failure and detail in {folder.samples.path}). "
+            "Try --prefill, another --temperature, or --init both."
+        )
+    return Result(folder.path, conclusion, fingerprint, steps, search.stopped, page)
+
+
+def open_engine(settings: Settings, model: str | None = None) -> Any:
+    """The engine of a run, on its own model or on another that is said to equal it."""
+    from ttc_esopt.engines import load_engine
+    from ttc_esopt.es.noise import NoiseKind
+
+    return load_engine(
+        model or settings.model, engine=settings.engine, device=settings.device, dtype=settings.dtype,
+        noise=NoiseKind.parse(settings.noise), scope=settings.scope, threads=settings.threads or None,
+        batch_size=settings.batch_size,
+    )  # fmt: skip
+
+
+def announcement(settings: Settings, out: Path) -> list[str]:
+    """What is about to be spent, as lines."""
+    plan = scaffolds.build(problems.load(settings.problem), settings).plan()
+    counts: dict[str, int] = {}
+    for call in plan:
+        counts[call.operator] = counts.get(call.operator, 0) + call.count
+    total = sum(counts.values())
+    written = total - counts.get("seed", 0)
+    steps = sum(call.es for call in plan)
+    listed = ", ".join(f"{operator} {count}" for operator, count in counts.items())
+    s = settings
+    lines = [
+        f"{s.problem}, scaffold {s.scaffold}, arm {s.arm}, preset {s.preset}, seed {s.seed}",
+        f"candidates: {total} ({listed}); population {s.population}",
+        f"batches of directions: {steps}, each {s.directions} directions x {s.replies_per_direction} replies",
+    ]
+    if s.arm != "frozen":
+        lines.append(
+            f"sigma {s.sigma:g} to {s.sigma_end:g} ({s.sigma_schedule}), alpha {s.alpha:g} ({s.alpha_schedule}), "
+            f"noise {s.noise}, rewards {s.reward}"
+        )
+    return [
+        *lines,
+        f"at most {written * s.max_tokens} tokens; {total} evaluations on the search set",
+        f"sampling: temperature {s.temperature:g}, top-p {s.top_p:g}, {s.max_tokens} tokens per reply, "
+        f"prefill {'on' if s.prefill else 'off'}",
+        f"results go to {out}",
+    ]
+
+
+def replayed(path: Path, model: str | None = None) -> tuple[Any, str]:
+    """The engine with the weights that a run's history leads to, and their fingerprint.
+
+    Raises DataError if the model is not the run's, or the weights are not those of the history.
+    """
+    folder = RunFolder.open(path)
+    records = folder.history.read()
+    if model is not None and model not in models.REGISTRY:
+        models.resolve(model)
+    from ttc_esopt.search import replay
+
+    engine = open_engine(folder.settings, model)
+    start = folder.document.get("model", {}).get("fingerprint")
+    if start and engine.fingerprint() != start:
+        raise DataError(f"The model has fingerprint {engine.fingerprint()}, the run began with {start} (--model).")
+    fingerprint = replay(folder, engine)
+    expected = records[-1]["fingerprint"] if records else start
+    if expected and fingerprint != expected:
+        raise DataError(f"After replay the weights have fingerprint {fingerprint}, the history says {expected}.")
+    return engine, fingerprint
+
+
+def export(path: Path, out: Path, model: str | None = None) -> str:
+    """Write the weights that a run ended with as a Hugging Face checkpoint; their fingerprint.
+
+    Raises ConfigurationError if `out` is not empty.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigurationError(f"Expected a new or empty folder, got {out} (--out).")
+    engine, fingerprint = replayed(path, model)
+    with closing(engine):
+        engine.export(out)
+    return fingerprint
