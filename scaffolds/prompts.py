@@ -1,7 +1,9 @@
 """Prompts in the usual frame of the field: task, parents with description and code, instruction, signature, format.
 
-The wording is ours. With `prefill` the reply is started for the model with the code fence and the signature, so the
-prompt asks for code alone; without it the prompt asks for one sentence in braces first, then the code.
+The wording is ours. With `prefill` the reply is started for the model with the code fence and the signature, which
+small models need: the prompt then is as short as can be, asks for code alone, and ends with the code that the reply
+is to vary. For SmolLM2-135M that order matters more than the sampling settings: with the instruction behind the code, or
+with a task of several sentences, most replies are no valid program.
 """
 
 from __future__ import annotations
@@ -13,10 +15,17 @@ from ttc_esopt.scaffolds.base import Individual
 
 INSTRUCTIONS = {
     "i1": "Design a heuristic for this task.",
-    "e1": "Write a new heuristic whose idea is entirely different from that of the given heuristics.",
-    "e2": "Find the idea that the given heuristics share, and write a new heuristic that builds on it in another form.",
-    "m1": "Write a modified version of the given heuristic: change its form so that it makes better choices.",
-    "m2": "Find the numeric parameters of the given heuristic and write it again with other values of them.",
+    "e1": "Design a new heuristic whose idea is entirely different from those above.",
+    "e2": "Find the idea that the heuristics above share, then design a new one that builds on it in another form.",
+    "m1": "Design a modified version of this heuristic: change its form so that it makes better choices.",
+    "m2": "Find the numeric parameters of this heuristic, and give a version with other values of them.",
+}
+SHORT_INSTRUCTIONS = {
+    "i1": "Complete this function.",
+    "e1": "Write a new function that works differently from these functions.",
+    "e2": "Write a new function that combines the ideas of these functions.",
+    "m1": "Write a modified version of this function that makes better choices.",
+    "m2": "Write this function again with other numbers.",
 }
 
 
@@ -36,7 +45,7 @@ def show_parents(parents: Sequence[Individual]) -> str:
     """The parents' descriptions and code, numbered when there are several."""
     blocks = []
     for number, parent in enumerate(parents, start=1):
-        title = "The heuristic" if len(parents) == 1 else f"Heuristic {number}"
+        title = "A heuristic for it" if len(parents) == 1 else f"Heuristic {number}"
         idea = f" ({parent.description})" if parent.description else ""
         blocks.append(f"{title}{idea}:\n{code_block(parent.code)}")
     return "\n\n".join(blocks)
@@ -44,16 +53,14 @@ def show_parents(parents: Sequence[Individual]) -> str:
 
 def build_prompt(problem: Problem, operator: str, parents: Sequence[Individual], prefill: bool) -> str:
     """The user message for one request of `operator` (i1, e1, e2, m1, m2)."""
-    task, instruction = problem.task.strip(), INSTRUCTIONS[operator]
+    task = problem.task.strip()
     template = code_block(problem.template)
     if prefill:
-        # code stands last: a small model goes on from what it read last (valid replies: 9 of 16 this way, 1 of 12
-        # with the instruction after the code)
-        shown = show_parents(parents) if parents else f"The function to complete:\n{template}"
-        return f"{task}\n\n{instruction} Answer with the code only.\n\n{shown}"
+        shown = [code_block(parent.code) for parent in parents] or [template]
+        return "\n".join([f"{task}\n\n{SHORT_INSTRUCTIONS[operator]} Answer with the code only.", *shown])
     parts = [task, show_parents(parents)] if parents else [task]
     parts += [
-        instruction,
+        INSTRUCTIONS[operator],
         "First describe the idea of your heuristic in one sentence inside braces, such as {the idea}. "
         f"Then give the code in a Python code block that implements this function:\n{template}",
         "Give no other explanations.",

@@ -77,10 +77,10 @@ REGISTRY: dict[str, Entry] = {
             defaults={
                 "sigma": 6e-3,
                 "alpha": 3e-3,
-                "temperature": 0.7,
+                "temperature": 0.8,
                 "top_p": 0.95,
                 "prefill": True,
-                "max_tokens": 320,
+                "max_tokens": 224,
             },
         ),
     )

@@ -32,6 +32,9 @@ from ttc_esopt.runfolder import RunFolder
 from ttc_esopt.scaffolds.base import Call, Individual, Scaffold
 from ttc_esopt.settings import Settings
 
+# A started reply is one function: it ends where the fence closes or the next thing at the margin begins. Small models
+# go on with variants and example calls until their tokens are used up, and a broken variant would spoil the reply.
+ENDS_OF_STARTED_REPLY = ("```", "\ndef ", "\nclass ", "\n#", "\nprint(", "\nif __name__")
 ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 
 
@@ -340,12 +343,12 @@ def stream(*parts: int) -> int:
 
 
 def sampling_of(settings: Settings) -> Sampling:
-    """The engine's sampling parameters; a started code fence ends the reply where it closes."""
+    """The engine's sampling parameters."""
     s = settings
     return Sampling(
         temperature=s.temperature, top_p=s.top_p, top_k=s.top_k, min_p=s.min_p, presence_penalty=s.presence_penalty,
-        repetition_penalty=s.repetition_penalty, max_tokens=s.max_tokens, stop=("```",) if s.prefill else (),
-        chat_template=s.chat_template, chat_template_args=s.template_args(),
+        repetition_penalty=s.repetition_penalty, max_tokens=s.max_tokens, chat_template=s.chat_template,
+        chat_template_args=s.template_args(), stop=ENDS_OF_STARTED_REPLY if s.prefill else (),
     )  # fmt: skip
 
 

@@ -39,10 +39,8 @@ class TspConstruct(Problem):
     seeds = SEEDS
     baselines = {"nearest_neighbour": NEAREST_NEIGHBOUR}
     task = (
-        "Given the pairwise distances of a set of nodes, find the shortest closed tour that visits every node exactly "
-        "once. The tour is built step by step: it starts at node 0, and in every step a function chooses the next node "
-        "among the unvisited ones; after the last node it returns to node 0. Design a new function that makes the "
-        "finished tours as short as possible."
+        "Design a heuristic that builds a short closed tour through all nodes step by step. In each step it selects "
+        "the next node to visit among the unvisited nodes."
     )
     template = '''import numpy as np
 

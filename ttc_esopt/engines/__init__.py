@@ -5,6 +5,8 @@ Importing this package loads no torch; `load_engine` does.
 
 from __future__ import annotations
 
+import os
+
 from ttc_esopt.engines.base import Engine, Reply, Request, Sampling
 from ttc_esopt.errors import ConfigurationError
 from ttc_esopt.es.noise import NoiseKind
@@ -41,7 +43,7 @@ def load_engine(
     scope : str
         Tensors that move: "all", "linear", or "auto" (all for full noise, linear for low-rank noise).
     threads : int, optional
-        Threads of torch's CPU operations in this process; None for the measured default, see `TransformersEngine`.
+        Threads of torch's CPU operations in this process; None for OMP_NUM_THREADS, else the usable cores (at most 8).
     batch_size : int
         Most replies written at the same time.
 
@@ -54,6 +56,9 @@ def load_engine(
     """
     if engine not in ENGINES:
         raise ConfigurationError(f"Expected an engine of {', '.join(ENGINES)}, got {engine!r} (--engine).")
+    # Threads that wait by spinning make torch ten times slower as soon as another process wants one of the cores. It is
+    # read once, when torch's OpenMP library is loaded: no effect where the caller has imported torch before.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from ttc_esopt.engines.transformers_engine import TransformersEngine
 
     return TransformersEngine(

@@ -67,10 +67,8 @@ class LowRankForward:
                 )
             x = x.reshape(self.rows, self.columns, x.shape[-1])
             y = output.view(self.rows, self.columns, output.shape[-1])
-            if self.columns == 1:  # one token per row: batched products of vectors are slow on the CPU
-                inner = torch.linalg.vecdot(x, b)[:, None]
-            else:
-                inner = torch.bmm(x, b.transpose(1, 2))
+            # One token per row: torch's batched matrix product is slow on vectors.
+            inner = torch.linalg.vecdot(x, b)[:, None] if self.columns == 1 else torch.bmm(x, b.transpose(1, 2))
             if a.shape[1] == 1:
                 y.addcmul_(inner, a)
             else:

@@ -51,9 +51,7 @@ def penalise(logits: torch.Tensor, generated: torch.Tensor, sampling: Sampling) 
     return logits.scatter(1, generated, seen - sampling.presence_penalty)
 
 
-def choose(
-    logits: torch.Tensor, numbers: Sequence[float], sampling: Sampling, generated: torch.Tensor
-) -> torch.Tensor:
+def choose(logits: torch.Tensor, numbers: Sequence[float], sampling: Sampling, generated: torch.Tensor) -> torch.Tensor:
     """Choose the next token of every row.
 
     Parameters

@@ -320,8 +320,13 @@ class _Batch:
 
 
 def default_threads() -> int:
-    """Threads for torch on this machine."""
-    return max(1, len(os.sched_getaffinity(0)))
+    """Threads for torch: OMP_NUM_THREADS where it is set, else the usable cores, at most 8.
+
+    Reading prompts is bound by arithmetic and gains from every core; writing replies is bound by memory, which a few
+    cores use up. With idle threads that sleep (see `load_engine`), more threads than free cores cost little.
+    """
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, int(told)) if told.isdigit() else min(8, len(os.sched_getaffinity(0)))
 
 
 def _device(text: str) -> torch.device:
