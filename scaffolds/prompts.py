@@ -1,9 +1,9 @@
 """Prompts in the usual frame of the field: task, parents with description and code, instruction, signature, format.
 
 The wording is ours. With `prefill` the reply is started for the model with the code fence and the signature, which
-small models need: the prompt then is as short as can be, asks for code alone, and ends with the code that the reply
-is to vary. For SmolLM2-135M that order matters more than the sampling settings: with the instruction behind the code, or
-with a task of several sentences, most replies are no valid program.
+small models need: the prompt then is as short as can be, asks for code alone, and ends with the code to be varied. For
+SmolLM2-135M that matters more than the sampling settings: with the instruction behind the code, or with a task of
+several sentences, most replies are no valid program.
 """
 
 from __future__ import annotations

@@ -1,0 +1,14 @@
+"""`--model` also runs the tests that need the real small model (fetched once from a PyPI wheel)."""
+
+import pytest
+
+
+def pytest_addoption(parser):
+    parser.addoption("--model", action="store_true", help="also run the tests with the real small model")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--model"):
+        for item in items:
+            if "model" in item.keywords:
+                item.add_marker(pytest.mark.skip(reason="needs --model"))

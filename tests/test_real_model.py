@@ -1,0 +1,78 @@
+"""The main job with the real small model, from the command line: run, replay, kill and resume, arms."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytestmark = pytest.mark.model
+TTC = [sys.executable, "-m", "ttc_esopt.cli.main"]
+RUN = (
+    "run --problem tsp_construct --esopt --model smollm2-135m --budget 24 --directions 4 --offspring 2 --init seeds "
+    "--max-tokens 96 --seed 5 --threads 1 --workers 1 --out"
+).split()
+
+
+def ttc(*arguments):
+    return subprocess.run([*TTC, *map(str, arguments)], capture_output=True, text=True, timeout=600)
+
+
+def content(folder):
+    return {name: (folder / name).read_bytes() for name in ("samples.jsonl", "history.jsonl", "best.py")}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("real") / "run"
+    done = ttc(*RUN, folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().splitlines()[-1] == f"best heuristic: {folder / 'best.py'}"
+    return folder
+
+
+def test_a_run_leaves_samples_steps_best_heuristic_and_report(undisturbed):
+    lines = [json.loads(line) for line in (undisturbed / "samples.jsonl").read_text().splitlines()]
+    assert len(lines) == 24 and sum(line["reply"] is not None for line in lines) == 20
+    assert all(line["tokens"] > 0 and line["prompt_tokens"] > 0 for line in lines if line["reply"] is not None)
+    steps = [json.loads(line) for line in (undisturbed / "history.jsonl").read_text().splitlines()]
+    assert len(steps) == 3 and all(len(step["seeds"]) == 4 for step in steps)
+    best = json.loads((undisturbed / "best.json").read_text())
+    assert best["chosen_on"] == "val" and best["test"] > 0
+    assert "<svg" in (undisturbed / "report.html").read_text()
+
+
+def test_replay_prints_the_fingerprint_that_the_run_ended_with(undisturbed):
+    last = json.loads((undisturbed / "history.jsonl").read_text().splitlines()[-1])["fingerprint"]
+    done = ttc("replay", undisturbed, "--model", "smollm2-135m")
+    assert done.returncode == 0 and done.stdout.split()[0] == last, done.stderr
+
+
+def test_a_run_killed_at_a_random_moment_resumes_to_the_bytes_of_the_undisturbed_run(undisturbed, tmp_path):
+    folder = tmp_path / "killed"
+    process = subprocess.Popen([*TTC, *RUN, folder], stdout=subprocess.DEVNULL, start_new_session=True)
+    while not (folder / "samples.jsonl").exists():  # the model is loading
+        assert process.poll() is None
+        time.sleep(0.1)
+    time.sleep(random.uniform(1, 30))
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    done = ttc("resume", folder)
+    assert done.returncode == 0, done.stderr
+    assert content(folder) == content(undisturbed)
+
+
+def test_exported_weights_are_those_of_the_run(undisturbed, tmp_path):
+    done = ttc("export", undisturbed, "--out", tmp_path / "tuned")
+    assert done.returncode == 0, done.stderr
+    fingerprint = done.stdout.split()[1]
+    from ttc_esopt.engines import load_engine
+    from ttc_esopt.es.noise import NoiseKind
+
+    engine = load_engine(str(tmp_path / "tuned"), noise=NoiseKind.parse("lowrank:1"))
+    assert engine.fingerprint() == fingerprint
+    engine.close()
