@@ -69,8 +69,8 @@ def build_prompt(problem: Problem, operator: str, parents: Sequence[Individual],
 
 
 def build_prefill(problem: Problem) -> str:
-    """The start of a reply: fence, imports, signature and the first indentation but one space.
+    """The start of a reply: fence, imports and signature.
 
-    The last space is left to the model, because tokenizers join it with the word that follows.
+    It ends at the colon, because tokenizers join the line break and the indentation that follow into one token.
     """
-    return f"```python\n{problem.imports}\n\n{signature(problem)}\n   "
+    return f"```python\n{problem.imports}\n\n{signature(problem)}"
