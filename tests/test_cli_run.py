@@ -25,7 +25,7 @@ def one_line(done):
 def test_dry_run_says_what_would_be_spent_and_writes_nothing(tmp_path):
     done = ttc("run", "--esopt", "--budget", 120, "--out", tmp_path / "demo", "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert "candidates: 120" in done.stdout and "batches of directions" in done.stdout and "tokens" in done.stdout
+    assert "candidates: 120" in done.stdout and "batches: 8" in done.stdout and "tokens" in done.stdout
     assert not (tmp_path / "demo").exists()
 
 

@@ -87,10 +87,10 @@ def test_names_folders_and_hub_ids_are_told_apart(cache, tmp_path):
     assert models.resolve("some-org/Some-Model-1.5") == "some-org/Some-Model-1.5"
     with pytest.raises(ConfigurationError, match="Did you mean smollm2-135m"):
         models.resolve("smollm2")
-    with pytest.raises(DataError, match="not there"):
+    with pytest.raises(ConfigurationError, match="not there"):
         models.resolve(str(tmp_path / "missing"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"config\.json"):
+    with pytest.raises(ConfigurationError, match=r"config\.json"):
         models.resolve(str(tmp_path / "empty"))
 
 

@@ -12,7 +12,11 @@ import pytest
 
 pytestmark = pytest.mark.model
 TTC = [sys.executable, "-m", "ttc_esopt.cli.main"]
-RUN = ["run", "--problem", "tsp_construct", "--esopt", "--model", "smollm2-135m", "--budget", "24", "--directions", "4", "--offspring", "2", "--init", "seeds", "--max-tokens", "96", "--seed", "5", "--threads", "1", "--workers", "1", "--out"]
+RUN = [
+    *("run", "--problem", "tsp_construct", "--esopt", "--model", "smollm2-135m", "--budget", "24", "--directions", "4"),
+    *("--offspring", "2", "--init", "seeds", "--max-tokens", "96", "--seed", "5", "--threads", "1", "--workers", "1"),
+    "--out",
+]
 
 
 def ttc(*arguments):

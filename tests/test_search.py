@@ -19,7 +19,6 @@ PROBLEM = problems.load("tsp_construct")
 SMALL = {
     "budget": 68, "population": 4, "init_candidates": 4, "directions": 6, "sigma": 0.05, "alpha": 0.2, "seed": 3,
 }  # fmt: skip
-FILES = ("samples.jsonl", "history.jsonl")
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +42,9 @@ def go_on(folder, evaluator, engine=None):
 
 
 def content(path):
-    return {name: (path / name).read_bytes() for name in FILES if (path / name).exists()}
+    """Everything a run leaves but clock readings."""
+    files = sorted(file for file in path.rglob("*") if file.is_file() and file.name != "timings.jsonl")
+    return {str(file.relative_to(path)): file.read_bytes() for file in files}
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +90,8 @@ def test_resuming_after_a_kill_at_any_byte_gives_the_bytes_of_the_undisturbed_ru
     history = b"".join(records)[: len(b"".join(records)) - torn]
     path = tmp_path / "killed"
     shutil.rmtree(path, ignore_errors=True)
-    shutil.copytree(undisturbed, path)
+    path.mkdir()
+    shutil.copy(undisturbed / "run.toml", path)
     (path / "samples.jsonl").write_bytes(samples)
     (path / "history.jsonl").write_bytes(history)
     go_on(RunFolder.open(path), evaluator)
@@ -171,6 +173,9 @@ def test_several_replies_per_direction_are_averaged(tmp_path, evaluator):
 def test_a_token_limit_stops_after_a_batch_and_resume_goes_no_further(tmp_path, evaluator):
     search = start(tmp_path / "limited", evaluator, max_tokens_total=300)
     assert search.stopped and 0 < len(search.state.lines) < 68
+    before = content(tmp_path / "limited")
+    again = go_on(RunFolder.open(tmp_path / "limited"), evaluator)
+    assert again.stopped and content(tmp_path / "limited") == before
 
 
 def test_populations_are_written_in_the_hosts_format(undisturbed):

@@ -38,7 +38,7 @@ def test_an_unknown_key_names_the_closest_one():
         ({"budget": "many"}, "Expected budget to be a int, got 'many'"),
         ({"budget": True}, "Expected budget to be a int"),
         ({"arm": "esop"}, "Expected arm to be one of frozen, noise, shuffled, esopt, got esop"),
-        ({"top_p": 1.5}, "Expected top_p between 0 and 1"),
+        ({"top_p": 1.5}, r"Expected 0 < top_p <= 1, got 1.5 \(--top-p\)"),
         ({"noise": "lowrank:0"}, "--noise"),
         ({"operators": "e1,x9"}, "Expected operators among e1,e2,m1,m2, got x9"),
         ({"chat_template_args": "[1]"}, "Expected a JSON object"),

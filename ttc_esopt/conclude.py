@@ -11,6 +11,7 @@ from typing import Any
 
 from ttc_esopt.evaluation import Evaluator
 from ttc_esopt.problems.base import Problem
+from ttc_esopt.rundata import is_new, thirds
 from ttc_esopt.runfolder import RunFolder
 from ttc_esopt.scaffolds.base import Individual
 from ttc_esopt.search import State
@@ -80,8 +81,9 @@ def conclude(folder: RunFolder, problem: Problem, state: State, search: Evaluato
     tested = [code for _, code in heads] + ([finalists[chosen].code] if chosen is not None else [])
     test = _objectives(problem, settings, "test", size, tested)
     rows = [Row(name, train[i], val[i], test[i]) for i, (name, _) in enumerate(heads)]
-    first, last = valid_thirds(state.lines)
-    own = [line for line in state.lines if is_own(line)]
+    written = [line for line in state.lines if line["reply"] is not None]
+    first, last = thirds(written)
+    own = {line["order"] for line in written if is_new(line)}
     if chosen is not None:
         best = finalists[chosen]
         rows.append(Row("best found", best.objective, val[len(heads) + chosen], test[-1]))
@@ -93,22 +95,8 @@ def conclude(folder: RunFolder, problem: Problem, state: State, search: Evaluato
             "rows": [{"name": row.name, "train": row.train, "val": row.val, "test": row.test} for row in rows],
         }  # fmt: skip
         folder.write_best(best.code, scores)
-    own_is_best = chosen is not None and is_own(state.lines[finalists[chosen].order])
+    own_is_best = chosen is not None and finalists[chosen].order in own
     return Conclusion(rows, first, last, len(own), own_is_best)
-
-
-def is_own(line: dict) -> bool:
-    """The model wrote it, it is valid, and its objective was new."""
-    return line["reply"] is not None and line["objective"] is not None and line["copy_of"] is None
-
-
-def valid_thirds(lines: list[dict]) -> tuple[float | None, float | None]:
-    """Share of valid replies in the first and the last third of the replies; None below three replies."""
-    written = [line["objective"] is not None for line in lines if line["reply"] is not None]
-    third = len(written) // 3
-    if not third:
-        return None, None
-    return sum(written[:third]) / third, sum(written[-third:]) / third
 
 
 def _choose(finalists: list[Individual], val: list[float | None]) -> int | None:

@@ -29,13 +29,5 @@ class EvaluationError(TtcEsoptError):
     """The evaluation machinery itself failed (never: a candidate failed)."""
 
 
-class HostError(TtcEsoptError):
-    """A host framework is missing, unknown or misused."""
-
-
-class ReplyError(TtcEsoptError):
-    """A reply holds no usable program; the message is the reason."""
-
-
 class RewardError(TtcEsoptError):
     """A reward is NaN or infinite; the message names the candidate."""

@@ -75,12 +75,8 @@ class JsonLines:
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         if os.fstat(self._fd).st_size > whole:
             os.ftruncate(self._fd, whole)
-        if created:  # the name of a new file is on the disk only once its folder is
-            folder = os.open(self.path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+        if created:
+            sync_folder(self.path.parent)
 
     def _scan(self) -> tuple[list[dict], int]:
         """The whole records and the number of bytes they take."""
@@ -109,13 +105,30 @@ def lines_of(records: Iterable[dict]) -> list[str]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file in one step, so that neither a reader nor a kill ever sees half of it."""
+    """Replace a file in one step, so that neither a reader nor a kill ever sees half of it; makes its folder.
+
+    Raises DataError if the file cannot be written.
+    """
     temporary = path.with_name(f".{path.name}.tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise DataError(f"Cannot write {path}: {error.strerror}.") from error
+
+
+def sync_folder(folder: Path) -> None:
+    """The name of a new file is on the disk only once its folder is."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _parsed(line: bytes) -> dict | None:

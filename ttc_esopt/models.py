@@ -151,9 +151,7 @@ def resolve(name: str | Path) -> Path | str:
     Raises
     ------
     ConfigurationError
-        The name is no registry name, no folder and no hub id.
-    DataError
-        The folder is missing or holds no config.json.
+        The name is no registry name, no hub id and no folder with a config.json.
     EngineError
         The model must be fetched and cannot be.
     """
@@ -169,12 +167,12 @@ def resolve(name: str | Path) -> Path | str:
     folder = Path(text).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise DataError(f"Expected a Hugging Face model folder with a config.json, got {folder} (--model).")
+            raise ConfigurationError(f"Expected a model folder with a config.json, got {folder} (--model).")
         return folder
     if re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", text):
         return text
     if "/" in text or text.startswith("~"):
-        raise DataError(f"Expected an existing model folder, got {text}, which is not there (--model).")
+        raise ConfigurationError(f"Expected an existing model folder, got {text}, which is not there (--model).")
     raise ConfigurationError(f"Expected {_known()}, a model folder or a hub id, got {text!r} (--model).{_near(text)}")
 
 

@@ -95,7 +95,7 @@ def _headline(run: RunData) -> list[tuple[str, str]]:
         rows.append((f"Baseline: {name}", show_objective(value)))
         if found is not None and value:
             rows.append((f"Best found against {name}", f"{100 * (found - value) / abs(value):+.2f} %"))
-    first, last = thirds(run)
+    first, last = thirds(run.written)
     rows.append(("Valid share, first third → last third", f"{show_share(first)} → {show_share(last)}"))
     rows.append(("New valid candidates of the model", str(sum(is_new(line) for line in written))))
     taken = sum(bool(step.get("taken")) for step in run.steps)
@@ -233,7 +233,7 @@ def _valid_chart(runs: Sequence[RunData], single: bool) -> tuple[Chart, str]:
         y = [sum(flags[max(0, i - window + 1) : i + 1]) / min(window, i + 1) for i in range(len(flags))]
         start = min(window, len(flags)) - 1 if flags else 0
         curves.append(Curve([line["order"] for line in run.written][start:], y[start:]))
-        first, last = thirds(run)
+        first, last = thirds(run.written)
         if first is not None:
             words.append(f"{_of(run, single)}{show_share(first)} in the first third, {show_share(last)} in the last")
     caption = (

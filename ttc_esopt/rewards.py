@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy.stats import rankdata
+from ttc_esopt.es.shaping import centred_ranks
 
 INVALID, KNOWN, NEW_WORST, NEW_BEST = -1.0, 0.0, 0.5, 1.0
 
@@ -30,7 +30,7 @@ class Scored:
     parent : float or None
         Objective of the (best) parent; None without parents.
     known : bool
-        The objective equals that of an earlier candidate, to 5 decimals.
+        The objective equals that of a candidate before this batch, to 5 decimals.
     """
 
     objective: float | None
@@ -51,8 +51,8 @@ def default_rewards(batch: Sequence[Scored]) -> list[float]:
         alone = batch[new[0]]
         rewards[new[0]] = NEW_BEST if alone.parent is None or gains[0] > 0 else NEW_WORST
     elif new:
-        for i, rank in zip(new, rankdata(gains), strict=True):
-            rewards[i] = NEW_WORST + (NEW_BEST - NEW_WORST) * (float(rank) - 1) / (len(new) - 1)
+        for i, rank in zip(new, centred_ranks(gains), strict=True):  # -0.5 to 0.5, all 0 if all are equal
+            rewards[i] = NEW_WORST + (NEW_BEST - NEW_WORST) * (float(rank) + 0.5)
     return rewards
 
 

@@ -125,11 +125,13 @@ def best_line(run: RunData) -> dict | None:
 
 
 def is_new(line: dict) -> bool:
+    """A valid candidate whose objective no earlier candidate had."""
     return line["objective"] is not None and line.get("copy_of") is None
 
 
-def thirds(run: RunData) -> tuple[float | None, float | None]:
-    flags = [line["objective"] is not None for line in run.written]
+def thirds(written: Sequence[dict]) -> tuple[float | None, float | None]:
+    """Share of valid replies in the first and the last third of the replies; None below three replies."""
+    flags = [line["objective"] is not None for line in written]
     third = len(flags) // 3
     return (sum(flags[:third]) / third, sum(flags[-third:]) / third) if third else (None, None)
 

@@ -1,13 +1,16 @@
 """The folder of one run: names and formats of its files, creation, locking, and what `resume` reads back.
 
-run.toml        settings, versions, model (written before anything else, so that a run killed at once can be
-resumed) samples.jsonl   one line per candidate, in order; no clock readings timings.jsonl   seconds for the same
-lines and for the steps history.jsonl   one line per ES step results/pops/   populations in the host's format
+run.toml        settings, versions, model (written first, so that a run killed at once can be resumed)
+samples.jsonl   one line per candidate, in order; no clock readings
+timings.jsonl   seconds for the same lines and for the steps
+history.jsonl   one line per ES step
+results/pops/   populations in the host's format
 best.py, best.json, report.html
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import importlib.metadata
 import json
@@ -22,7 +25,7 @@ import tomli_w
 from ttc_esopt import __version__
 from ttc_esopt.errors import ConfigurationError, DataError
 from ttc_esopt.es.history import History
-from ttc_esopt.jsonlines import JsonLines, write_atomically
+from ttc_esopt.jsonlines import JsonLines, sync_folder, write_atomically
 from ttc_esopt.settings import Settings, resolve
 
 VERSIONED = ("torch", "transformers", "numpy", "numba", "scipy", "tokenizers")
@@ -45,7 +48,12 @@ class RunFolder:
         """Make the folder and its run.toml. Raises ConfigurationError if it already holds a run."""
         if path.exists() and not path.is_dir():
             raise ConfigurationError(f"{path} is a file, expected a folder or nothing (--out).")
-        if (path / "run.toml").exists() or (path / "samples.jsonl").exists():
+        samples = path / "samples.jsonl"
+        if (path / "run.toml").exists() and (not samples.exists() or samples.stat().st_size == 0):
+            with contextlib.suppress(DataError):  # a run that never got as far as its model is begun anew
+                if "model" not in cls.open(path).document:
+                    (path / "run.toml").unlink()
+        if (path / "run.toml").exists() or (samples.exists() and samples.stat().st_size):
             raise ConfigurationError(f"{path} already holds a run: `ttc-esopt resume {path}`, or another --out.")
         document = {
             "settings": {name: getattr(settings, name) for name in settings.__dataclass_fields__},
@@ -53,10 +61,9 @@ class RunFolder:
             "versions": versions(),
         }
         try:
-            path.mkdir(parents=True, exist_ok=True)
             write_atomically(path / "run.toml", tomli_w.dumps(document))
-        except OSError as error:
-            raise ConfigurationError(f"Cannot write to {path}: {error.strerror} (--out).") from None
+        except DataError as error:
+            raise ConfigurationError(f"{error} (--out)") from None
         return cls(path, document)
 
     @classmethod
@@ -76,11 +83,14 @@ class RunFolder:
 
     def lock(self) -> None:
         """Keep a second process out for the life of this one. Raises DataError if one is already at work."""
-        self._lock = open(self.path / "samples.jsonl", "ab")  # noqa: SIM115  held until the process ends
         try:
+            self._lock = open(self.path / "samples.jsonl", "ab")  # noqa: SIM115  held until the run ends
+            sync_folder(self.path)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise DataError(f"Another process is writing to {self.path}; wait for it or stop it.") from None
+        except OSError as error:
+            raise DataError(f"Cannot write to {self.path}: {error.strerror}.") from None
 
     def unlock(self) -> None:
         """Let others in."""
@@ -109,15 +119,16 @@ class RunFolder:
         self.document["result"] = result
         write_atomically(self.path / "run.toml", tomli_w.dumps(self.document))
 
-    def write_population(self, generation: int, population: Sequence[Any]) -> None:
+    def write_population(self, generation: int, population: Sequence[Any], replace: bool = True) -> None:
         """`results/pops/population_generation_<k>.json`: EoH's four keys, best first."""
-        folder = self.path / "results" / "pops"
-        folder.mkdir(parents=True, exist_ok=True)
+        file = self.path / "results" / "pops" / f"population_generation_{generation}.json"
+        if file.exists() and not replace:
+            return
         rows = [
             {"algorithm": one.description, "code": one.code, "objective": round(one.objective, 5), "other_inf": None}
             for one in population
         ]
-        write_atomically(folder / f"population_generation_{generation}.json", json.dumps(rows, indent=5))
+        write_atomically(file, json.dumps(rows, indent=5))
 
     def write_best(self, code: str, scores: dict[str, Any]) -> None:
         """best.py (importable) and best.json."""

@@ -1,7 +1,7 @@
 """A whole run in one call: load the parts, search, conclude, report. The command line and Python users both come here.
 
-    from ttc_esopt.runner import run
-    result = run("demo", problem="tsp_construct", model="smollm2-135m", arm="esopt", budget=120, seed=1)
+from ttc_esopt.runner import run
+result = run("demo", problem="tsp_construct", model="smollm2-135m", arm="esopt", budget=120, seed=1)
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 from ttc_esopt import models, problems, scaffolds
 from ttc_esopt.errors import ConfigurationError, DataError
-from ttc_esopt.runfolder import RunFolder
-from ttc_esopt.settings import FIELDS, Settings, resolve
+from ttc_esopt.runfolder import RunFolder, versions
+from ttc_esopt.settings import FIELDS, Settings, check_types, resolve
 
 Say = Callable[[str], None]
 
@@ -51,15 +51,32 @@ class Result:
 
 
 def settings_of(given: dict[str, Any]) -> Settings:
-    """Resolve settings, checking the names of problem and model before anything is written.
+    """Resolve settings, checking everything that can be checked before anything is written.
 
-    Raises ConfigurationError or DataError for a name that does not exist.
+    Paths of a problem file or a model folder become absolute, so that the run can be resumed from anywhere.
+
+    Raises ConfigurationError or DataError for a name that does not exist or a plan without a batch of directions.
     """
-    problems.load(given.get("problem", FIELDS["problem"].default))
+    check_types(given)
+    given = dict(given)
+    file, colon, name = given.get("problem", "").rpartition(":")
+    if colon and file.endswith(".py"):
+        given["problem"] = f"{Path(file).resolve()}:{name}"
+    problem = problems.load(given.get("problem", FIELDS["problem"].default))
     model = given.get("model", FIELDS["model"].default)
     if model not in models.REGISTRY:
-        models.resolve(model)
-    return resolve(given, models.defaults(model))
+        found = models.resolve(model)
+        if isinstance(found, Path):
+            given["model"] = str(found.resolve())
+    settings = resolve(given, models.defaults(model))
+    plan = scaffolds.build(problem, settings).plan()
+    if settings.arm != "frozen" and not any(call.es for call in plan):
+        batch = settings.directions * settings.replies_per_direction
+        raise ConfigurationError(
+            f"Arm {settings.arm} needs at least one batch of {batch} candidates, this plan has none "
+            "(--budget, --directions, --es-operators)."
+        )
+    return settings
 
 
 def run(out: Path | str, *, report: bool = True, say: Say = print, **given: Any) -> Result:
@@ -86,12 +103,18 @@ def work(folder: RunFolder, report: bool = True, say: Say = print) -> Result:
     try:
         for line in announcement(settings, folder.path):
             say(line)
+        stored = len(folder.samples.read())
+        if stored:
+            say(f"{stored} candidates are there already")
+        for name, version in versions().items():
+            if folder.document["versions"].get(name, version) != version:
+                say(f"note: the run began with {name} {folder.document['versions'][name]}, here is {version}")
         if report and find_spec("matplotlib") is None:
             report = False
             say("no report.html will be written: pip install 'ttc-esopt[report]', then `ttc-esopt report`")
         say(f"loading {settings.model} ...")
         began = time.monotonic()
-        with closing(open_engine(settings)) as engine:
+        with closing(open_engine(folder)) as engine:
             folder.note_model(engine.describe(), engine.fingerprint())
             say(f"model ready after {time.monotonic() - began:.0f} s, fingerprint {engine.fingerprint()}")
             return _search(folder, engine, report, say)
@@ -123,7 +146,7 @@ def _search(folder: RunFolder, engine: Any, report: bool, say: Say) -> Result:
 
         page = write_report([folder.path], folder.path / "report.html")
     steps = sum(record["taken"] for record in folder.history.read())
-    if not state.population:
+    if not state.population and search.stopped is None:
         raise DataError(
             f"No candidate was valid ({len(state.lines)} tried; see failure and detail in {folder.samples.path}). "
             "Try --prefill, another --temperature, or --init both."
@@ -131,15 +154,19 @@ def _search(folder: RunFolder, engine: Any, report: bool, say: Say) -> Result:
     return Result(folder.path, conclusion, fingerprint, steps, search.stopped, page)
 
 
-def open_engine(settings: Settings, model: str | None = None) -> Any:
-    """The engine of a run, on its own model or on another that is said to equal it."""
+def open_engine(folder: RunFolder, model: str | None = None) -> Any:
+    """The engine of a run, on its own model or on another that is said to equal it.
+
+    What `auto` came to when the run began holds on resume too: other threads or another dtype give other bits.
+    """
     from ttc_esopt.engines import load_engine
     from ttc_esopt.es.noise import NoiseKind
 
+    s, began = folder.settings, folder.document.get("model", {})
     return load_engine(
-        model or settings.model, engine=settings.engine, device=settings.device, dtype=settings.dtype,
-        noise=NoiseKind.parse(settings.noise), scope=settings.scope, threads=settings.threads or None,
-        batch_size=settings.batch_size,
+        model or s.model, engine=s.engine, device=s.device, noise=NoiseKind.parse(s.noise), scope=s.scope,
+        dtype=began.get("dtype", "auto") if s.dtype == "auto" else s.dtype,
+        threads=s.threads or began.get("threads"), batch_size=s.batch_size,
     )  # fmt: skip
 
 
@@ -157,16 +184,17 @@ def announcement(settings: Settings, out: Path) -> list[str]:
     lines = [
         f"{s.problem}, scaffold {s.scaffold}, arm {s.arm}, preset {s.preset}, seed {s.seed}",
         f"candidates: {total} ({listed}); population {s.population}",
-        f"batches of directions: {steps}, each {s.directions} directions x {s.replies_per_direction} replies",
     ]
     if s.arm != "frozen":
+        lines.append(f"batches: {steps}, each {s.directions} directions x {s.replies_per_direction} replies")
         lines.append(
             f"sigma {s.sigma:g} to {s.sigma_end:g} ({s.sigma_schedule}), alpha {s.alpha:g} ({s.alpha_schedule}), "
             f"noise {s.noise}, rewards {s.reward}"
         )
     return [
         *lines,
-        f"at most {written * s.max_tokens} tokens; {total} evaluations on the search set",
+        f"at most {written * s.max_tokens} tokens; {total} evaluations on the search set, then the last population "
+        "on val and the best on test",
         f"sampling: temperature {s.temperature:g}, top-p {s.top_p:g}, {s.max_tokens} tokens per reply, "
         f"prefill {'on' if s.prefill else 'off'}",
         f"results go to {out}",
@@ -184,7 +212,7 @@ def replayed(path: Path, model: str | None = None) -> tuple[Any, str]:
         models.resolve(model)
     from ttc_esopt.search import replay
 
-    engine = open_engine(folder.settings, model)
+    engine = open_engine(folder, model)
     start = folder.document.get("model", {}).get("fingerprint")
     if start and engine.fingerprint() != start:
         raise DataError(f"The model has fingerprint {engine.fingerprint()}, the run began with {start} (--model).")

@@ -5,21 +5,21 @@ samples.jsonl before it and of the steps in history.jsonl, so `resume` is the sa
 complete are taken from the file, a call that was cut is made again whole, and steps are applied from their records.
 
 Arms differ in two places only, so that equal seeds mean equal parents, sampling streams and counts: frozen leaves the
-model alone, noise perturbs but never steps, shuffled steps with permuted rewards, esopt is the method itself.
+model alone (but writes its batches in the same shapes), noise perturbs but never steps, shuffled steps with permuted
+rewards, esopt is the method itself.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol
 
-from ttc_esopt.engines.base import Engine, Reply, Request, Sampling
+from ttc_esopt.engines.base import Engine, Reply, Request
 from ttc_esopt.errors import DataError
 from ttc_esopt.es.history import record_of
 from ttc_esopt.es.noise import VERSION as NOISE_VERSION
@@ -31,11 +31,6 @@ from ttc_esopt.rewards import Scored, rewards
 from ttc_esopt.runfolder import RunFolder
 from ttc_esopt.scaffolds.base import Call, Individual, Scaffold
 from ttc_esopt.settings import Settings
-
-# A started reply is one function: it ends where the fence closes or the next thing at the margin begins. Small models
-# go on with variants and example calls until their tokens are used up, and a broken variant would spoil the reply.
-ENDS_OF_STARTED_REPLY = ("```", "\ndef ", "\nclass ", "\n#", "\nprint(", "\nif __name__")
-ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 
 
 class Display(Protocol):
@@ -109,11 +104,12 @@ class Search:
         self.plan = scaffold.plan()
         steps = sum(call.es for call in self.plan)
         self.es = ESOptimizer(self.settings.es_params(steps)) if steps and self.settings.arm != "frozen" else None
-        self.sampling = sampling_of(self.settings)
+        self.sampling = self.settings.sampling()
         self.state = State()
         self.interrupted = False
         self.stopped: str | None = None
         self.seconds_generating = 0.0
+        self._saved: int | None = None  # order of the candidate in best.py
 
     @property
     def total(self) -> int:
@@ -126,11 +122,12 @@ class Search:
         started = time.monotonic()
         previous = signal.signal(signal.SIGINT, self._interrupt) if _in_main_thread() else None
         try:
-            for position, call in enumerate(self.plan):
+            for call in self.plan:
                 self.display.update(**self._progress(f"{call.operator}, generation {call.generation}"))
                 first = len(self.state.lines)
-                before = [one.objective for one in self.state.population]
                 lines = stored[first : first + call.count]
+                if len(lines) < call.count and self._limit(started):
+                    break
                 seeds = self.es.ask() if call.es and self.es else ()
                 sigma = self.es.sigma if seeds else None
                 if len(lines) < call.count:
@@ -139,10 +136,7 @@ class Search:
                 self.state.absorb(self.scaffold, lines)
                 if seeds:
                     self._step(call, seeds, lines, records)
-                if first + call.count > len(stored):
-                    self._save(call, before)
-                    if position + 1 < len(self.plan) and self._limit(started):
-                        break
+                self._save(call, fresh=first + call.count >= len(stored))
             self.display.update(**self._progress(self.stopped or "done"))
         finally:
             if previous is not None:
@@ -175,19 +169,21 @@ class Search:
             if line["failure"] is None:
                 outcome: Outcome = next(outcomes)
                 line["objective"], line["failure"] = outcome.objective, outcome.failure
-                line["detail"] = ADDRESS.sub("0x", outcome.detail or "")
+                line["detail"] = outcome.detail
                 if outcome.valid:
                     key = round(outcome.objective, 5)
                     line["copy_of"] = known.get(key)
                     known.setdefault(key, line["order"])
         if call.es:
-            self._reward(call, lines)
+            self._reward(lines)
         if already and lines_of(already) != lines_of(lines[: len(already)]):
             self.display.line(
                 "note: candidates made again differ from those stored before the interruption (other machine or "
                 "versions?); the stored ones are kept"
             )
-        lines[: len(already)] = already
+            lines[: len(already)] = already
+            if call.es:
+                self._reward(lines[len(already) :], beside=already)
         self.folder.samples.append(*lines[len(already) :])
         each = (generated - clock) / call.count, (time.monotonic() - generated) / call.count
         self.folder.timings.append(
@@ -212,10 +208,11 @@ class Search:
             line["parents"] = [parent.order for parent in draft.parents]
             line["parent_objectives"] = [parent.objective for parent in draft.parents]
             lines.append(line)
+            # without noise a batch of directions still has one slot per direction, so that it is computed in the same
+            # shapes in every arm
+            direction = line["direction"] if seeds or not call.es else i // s.replies_per_direction
             requests.append(
-                Request(
-                    draft.prompt, line["sampling_seed"], draft.prefill, line["direction"], line["sigma"] or 0.0
-                )  # fmt: skip
+                Request(draft.prompt, line["sampling_seed"], draft.prefill, direction, line["sigma"] or 0.0)
             )
         replies: list[Reply] = self.engine.generate(requests, self.sampling, self.display.tokens_tick)
         for line, draft, reply in zip(lines, drafts, replies, strict=True):
@@ -225,6 +222,8 @@ class Search:
             line["description"], line["code"] = parsed.description, parsed.code
             if not parsed.ok:
                 line["failure"], line["detail"] = parsed.failure, parsed.reason
+            if not reply.tokens:
+                line["detail"] = f"the prompt of {reply.prompt_tokens} tokens leaves no room for a reply"
         return lines
 
     def _line(self, call: Call, order: int) -> dict[str, Any]:
@@ -235,18 +234,21 @@ class Search:
             "copy_of": None, "reward": None, "description": None, "code": None, "reply": None,
         }  # fmt: skip
 
-    def _reward(self, call: Call, lines: list[dict]) -> None:
+    def _reward(self, lines: list[dict], beside: Sequence[dict] = ()) -> None:
+        """Reward the lines as one batch, together with `beside`, whose rewards stand already."""
+        whole = [*beside, *lines]
         batch = [
             Scored(
                 objective=line["objective"],
                 parent=min(line["parent_objectives"], default=None),
                 known=line["objective"] is not None and round(line["objective"], 5) in self.state.known,
             )
-            for line in lines
+            for line in whole
         ]
-        has_parents = any(line["parents"] for line in lines)
+        has_parents = any(line["parents"] for line in whole)
         worst = max(one.objective for one in self.state.population) if has_parents else None
-        for line, reward in zip(lines, rewards(self.settings.reward, batch, worst), strict=True):
+        given = rewards(self.settings.reward, batch, worst)
+        for line, reward in zip(lines, given[len(beside) :], strict=True):
             line["reward"] = reward
 
     def _check(self, call: Call, first: int, lines: Sequence[dict]) -> None:
@@ -293,19 +295,16 @@ class Search:
 
     # around the calls
 
-    def _save(self, call: Call, before: Sequence[float]) -> None:
-        last = self.plan[call.index + 1 : call.index + 2]
-        if not last or last[0].generation != call.generation:
-            self.folder.write_population(call.generation, self.state.population)
+    def _save(self, call: Call, fresh: bool) -> None:
+        """The population at the end of a generation, and the best so far; also what a kill kept from being written."""
+        following = self.plan[call.index + 1 : call.index + 2]
+        if not following or following[0].generation != call.generation:
+            self.folder.write_population(call.generation, self.state.population, replace=fresh)
         best = self.state.best
-        if best is not None and (not before or best.objective < min(before)):
-            scores = {
-                "order": best.order,
-                "description": best.description,
-                "objective": best.objective,
-                "chosen_on": "train",
-            }
-            self.folder.write_best(best.code, scores)
+        if fresh and best is not None and best.order != self._saved:
+            self._saved = best.order
+            scores = {"order": best.order, "description": best.description, "objective": best.objective}
+            self.folder.write_best(best.code, {**scores, "chosen_on": "train"})
 
     def _limit(self, started: float) -> bool:
         s = self.settings
@@ -342,31 +341,18 @@ def stream(*parts: int) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 
-def sampling_of(settings: Settings) -> Sampling:
-    """The engine's sampling parameters."""
-    s = settings
-    return Sampling(
-        temperature=s.temperature, top_p=s.top_p, top_k=s.top_k, min_p=s.min_p, presence_penalty=s.presence_penalty,
-        repetition_penalty=s.repetition_penalty, max_tokens=s.max_tokens, chat_template=s.chat_template,
-        chat_template_args=s.template_args(), stop=ENDS_OF_STARTED_REPLY if s.prefill else (),
-    )  # fmt: skip
-
-
 def _in_main_thread() -> bool:
     import threading
 
     return threading.current_thread() is threading.main_thread()
 
 
-def replay(folder: RunFolder, engine: Engine, on_step: Callable[[int], None] | None = None) -> str:
+def replay(folder: RunFolder, engine: Engine) -> str:
     """Apply the steps of history.jsonl to an unmoved model; the fingerprint that the weights then have."""
     for record in folder.history.read():
-        if record["noise_version"] != NOISE_VERSION:
-            raise DataError(
-                f"History uses noise version {record['noise_version']}, this release knows {NOISE_VERSION}."
-            )
+        version = record["noise_version"]
+        if version != NOISE_VERSION:
+            raise DataError(f"The history has noise version {version}, this release makes version {NOISE_VERSION}.")
         if record["taken"]:
             engine.step(record["seeds"], coefficients(record["alpha"], record["weights"]))
-        if on_step:
-            on_step(record["t"])
     return engine.fingerprint()

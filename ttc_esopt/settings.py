@@ -13,17 +13,23 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import re
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ttc_esopt.engines.base import Sampling
 from ttc_esopt.errors import ConfigurationError
 from ttc_esopt.es.noise import NoiseKind
 from ttc_esopt.es.optimizer import ARMS, ESParams
 from ttc_esopt.es.schedule import KINDS as SCHEDULES
 
 OPERATORS = ("e1", "e2", "m1", "m2")
+TABLES = ("settings", "run", "versions", "model", "result")  # of a run.toml
+# A started reply is one function: it ends where the fence closes or the next thing at the margin begins. Small models
+# go on with variants and example calls until their tokens are used up, and a broken variant would spoil the reply.
+ENDS_OF_STARTED_REPLY = ("```", "\ndef ", "\nclass ", "\n#", "\nprint(", "\nif __name__")
 CHOICES = {
     "scaffold": ("eoh", "sample"),
     "arm": tuple(ARMS),
@@ -35,6 +41,7 @@ CHOICES = {
     "shaping": ("zscore", "ranks"),
     "scope": ("auto", "all", "linear"),
     "engine": ("auto", "transformers"),
+    "dtype": ("auto", "float32", "bfloat16", "float16"),
 }
 
 
@@ -69,7 +76,7 @@ class Settings:
     init_candidates: int = _opt(0, "i1 replies in the initial population (0: as many as the population)")
     operators: str = _opt("e1,e2,m1,m2", "operators of a generation, in this order (scaffold eoh)")
     common_parent: bool = _opt(True, "one parent for all children of an m1 or m2 call, so that directions compare")
-    distinct_parents: bool = _opt(True, "e1 and e2 never get the same parent twice")
+    distinct_parents: bool = _opt(True, "e1 and e2 get two different parents where the population has two")
     common_seeds: bool = _opt(False, "the same sampling stream for every direction of a batch")
     # evolution strategies
     es_operators: str = _opt("m1,m2", "operators whose calls are batches of directions (scaffold sample: always i1)")
@@ -92,7 +99,7 @@ class Settings:
     presence_penalty: float = _opt(0.0, "subtracted from the logits of tokens already written")
     repetition_penalty: float = _opt(1.0, "divides the logits of tokens already written")
     max_tokens: int = _opt(768, "tokens per reply at most")
-    prefill: bool = _opt(False, "start the reply with the code fence and the signature (small models need it)")
+    prefill: bool = _opt(False, "start the reply with fence and signature, and end it with the function")
     chat_template: bool = _opt(True, "use the model's chat template (--no-chat-template: raw prompt)")
     chat_template_args: str = _opt("{}", "JSON object for the chat template, such as '{\"enable_thinking\": false}'")
     # machine
@@ -113,31 +120,26 @@ class Settings:
                     f"Expected {name} to be one of {', '.join(allowed)}, got {value} ({flag(name)})."
                 )
         at_least = {
-            "budget": 1, "max_tokens_total": 0, "max_minutes": 0, "seed": 0, "population": 0, "offspring": 0,
-            "init_candidates": 0, "directions": 2, "replies_per_direction": 1, "sigma": 0, "sigma_end": 0, "alpha": 0,
-            "temperature": 0, "top_k": 0, "max_tokens": 1, "threads": 0, "batch_size": 1, "workers": 0,
-            "eval_timeout": 0, "memory_mb": 64,
+            "budget": 1, "max_tokens_total": 0, "max_minutes": 0, "population": 0, "offspring": 0,
+            "init_candidates": 0, "directions": 2, "threads": 0, "batch_size": 1, "workers": 0, "eval_timeout": 0,
+            "memory_mb": 64,
         }  # fmt: skip
         for name, least in at_least.items():
             value = getattr(self, name)
             if not value >= least or value == float("inf"):
                 raise ConfigurationError(f"Expected {name} >= {least}, got {value} ({flag(name)}).")
-        for name, low, high in (("top_p", 0, 1), ("min_p", 0, 1)):
-            value = getattr(self, name)
-            if not low <= value <= high or (name == "top_p" and value == 0):
-                raise ConfigurationError(f"Expected {name} between {low} and {high}, got {value} ({flag(name)}).")
-        if not self.repetition_penalty > 0:
-            raise ConfigurationError(
-                f"Expected repetition_penalty > 0, got {self.repetition_penalty} ({flag('repetition_penalty')})."
-            )
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
+            raise ConfigurationError(f"Expected device auto, cpu or cuda[:N], got {self.device} (--device).")
         for name, known in (("operators", OPERATORS), ("es_operators", OPERATORS)):
             for operator in self.list_of(name):
                 if operator not in known:
                     raise ConfigurationError(f"Expected {name} among {','.join(known)}, got {operator} ({flag(name)}).")
         if not self.list_of("operators"):
             raise ConfigurationError(f"Expected at least one operator ({flag('operators')}).")
-        NoiseKind.parse(self.noise)
-        self.template_args()
+        if NoiseKind.parse(self.noise).kind == "lowrank" and self.scope == "all":
+            raise ConfigurationError("Low-rank noise is for linear layers: --scope linear, or --noise full.")
+        self.sampling()  # the sampling and the ES values check themselves
+        self.es_params(steps=1)
 
     def list_of(self, name: str) -> tuple[str, ...]:
         """A comma-separated setting as a tuple."""
@@ -153,6 +155,15 @@ class Settings:
             raise ConfigurationError(f"Expected a JSON object, got {self.chat_template_args} (--chat-template-args).")
         return value
 
+    def sampling(self) -> Sampling:
+        """The engine's sampling parameters."""
+        return Sampling(
+            temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, min_p=self.min_p,
+            presence_penalty=self.presence_penalty, repetition_penalty=self.repetition_penalty,
+            max_tokens=self.max_tokens, stop=ENDS_OF_STARTED_REPLY if self.prefill else (),
+            chat_template=self.chat_template, chat_template_args=self.template_args(),
+        )  # fmt: skip
+
     def es_params(self, steps: int) -> ESParams:
         """The ES part for a run of `steps` batches."""
         return ESParams(
@@ -166,7 +177,10 @@ class Settings:
 FIELDS = {f.name: f for f in dataclasses.fields(Settings)}
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "default": {},
+    "default": {
+        "noise": "lowrank:1", "reward": "default", "alpha_schedule": "sigma", "common_parent": True,
+        "distinct_parents": True, "init": "both", "budget_excludes_init": False,
+    },
     "paper": {
         "noise": "full", "reward": "paper", "alpha_schedule": "constant", "common_parent": False,
         "distinct_parents": False, "population": 10, "init": "model", "budget_excludes_init": True,
@@ -184,29 +198,42 @@ def resolve(given: dict[str, Any], model_defaults: dict[str, Any] | None = None)
 
     Raises ConfigurationError for an unknown key, a wrong type or a value out of range.
     """
+    check_types(given)
     given = dict(given)
-    for name in given:
-        if name not in FIELDS:
-            close = difflib.get_close_matches(name, FIELDS, n=1)
-            hint = f"; did you mean {close[0]}?" if close else "; `ttc-esopt run --help` lists them"
-            raise ConfigurationError(f"Unknown setting {name}{hint}")
-    preset = given.get("preset", "default")
-    values = {**PRESETS.get(preset, {}), **(model_defaults or {}), **given}
-    if "sigma" in given:  # given as S0[:S_END]
-        values.update(parse_sigma(given["sigma"]))
-        if "sigma_end" in given and ":" not in str(given["sigma"]):
-            values["sigma_end"] = given["sigma_end"]
-    values = {name: _typed(name, value) for name, value in values.items()}
+    if "sigma" in given:  # S0 or S0:S_END
+        parsed = parse_sigma(given["sigma"])
+        given = {**given, **parsed}
+    preset = PRESETS.get(given.get("preset", "default"), {})
+    if preset is PRESETS["paper"] and given.get("scaffold") == "sample":
+        preset = {**preset, "directions": 20}
+    values = {**preset, **(model_defaults or {}), **given}
+    if values.get("sigma_schedule") == "constant" and "sigma_end" not in given:
+        values["sigma_end"] = values.get("sigma", FIELDS["sigma"].default)
+    values = {name: float(value) if FIELDS[name].type == "float" else value for name, value in values.items()}
     settings = Settings(**values)
-    if settings.sigma_schedule == "constant":
-        settings = dataclasses.replace(settings, sigma_end=settings.sigma)
     population = settings.population or (4 if settings.budget < 400 else 10)
     return dataclasses.replace(
         settings,
         population=population,
         offspring=settings.offspring or population,
         init_candidates=settings.init_candidates or population,
+        noise=str(NoiseKind.parse(settings.noise)),
     )
+
+
+def check_types(given: dict[str, Any]) -> None:
+    """Raise ConfigurationError for a key that is no setting or a value of the wrong type."""
+    for name, value in given.items():
+        if name not in FIELDS:
+            close = difflib.get_close_matches(name, FIELDS, n=1)
+            hint = f"; did you mean {close[0]}?" if close else "; `ttc-esopt run --help` lists them"
+            raise ConfigurationError(f"Unknown setting {name}{hint}")
+        kind = str(FIELDS[name].type)
+        allowed = {"str": str, "int": int, "float": (int, float), "bool": bool}[kind]
+        if name == "sigma":
+            allowed = (int, float, str)  # S0 or S0:S_END
+        if not isinstance(value, allowed) or (isinstance(value, bool) and kind != "bool"):
+            raise ConfigurationError(f"Expected {name} to be a {kind}, got {value!r} ({flag(name)}).")
 
 
 def parse_sigma(text: Any) -> dict[str, float]:
@@ -221,16 +248,6 @@ def parse_sigma(text: Any) -> dict[str, float]:
     return parsed
 
 
-def _typed(name: str, value: Any) -> Any:
-    kind = FIELDS[name].type
-    if kind == "float" and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    wanted = {"str": str, "int": int, "float": float, "bool": bool}[str(kind)]
-    if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
-        raise ConfigurationError(f"Expected {name} to be a {wanted.__name__}, got {value!r} ({flag(name)}).")
-    return value
-
-
 def read_toml(path: Path) -> dict[str, Any]:
     """Settings from a TOML file: keys at the top, or under [settings] as in a run's `run.toml`.
 
@@ -242,6 +259,11 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigurationError(f"Cannot read {path}: {error.strerror} (--config).") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path} is not valid TOML: {error} (--config).") from None
-    if "settings" in document:
-        return dict(document["settings"])
-    return document
+    if "settings" not in document:
+        return document
+    for name in document:
+        if name not in TABLES:
+            raise ConfigurationError(f"{path}: {name} stands beside [settings]; move it into that table (--config).")
+    if not isinstance(document["settings"], dict):
+        raise ConfigurationError(f"{path}: expected a table [settings] (--config).")
+    return dict(document["settings"])

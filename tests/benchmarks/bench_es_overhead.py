@@ -31,7 +31,7 @@ def timed(arm: str, seed: int, budget: int, folder: Path) -> tuple[float, int]:
     )
     run = RunFolder.create(folder, settings, "benchmark")
     problem = problems.load(settings.problem)
-    engine = open_engine(settings)
+    engine = open_engine(run)
     plan = scaffolds.build(problem, settings)
     with evaluator(problem, settings) as search_set, RunProgress(budget, arm) as progress:
         search_set.evaluate([seed.code for seed in problem.seeds])  # starts the evaluation processes

@@ -41,7 +41,10 @@ def register(app: typer.Typer) -> None:
         ] = None,
         split: Annotated[str, typer.Option(help="Set of instances: train, val or test.")] = "train",
         size: Annotated[int | None, typer.Option(help="Instance size; by default the split's first.")] = None,
-        seed: Annotated[int, typer.Option(help="Seed of random and np.random inside the programs.")] = 0,
+        seed: Annotated[
+            int | None,
+            typer.Option(help="Seed of random and np.random inside the programs; by default the run's own, or 0."),
+        ] = None,
         timeout: Annotated[
             float | None,
             typer.Option(help="Seconds per program on the whole set; by default the problem's, more for larger sets."),
@@ -51,10 +54,15 @@ def register(app: typer.Typer) -> None:
         json_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object per program.")] = False,
     ) -> None:
         from ttc_esopt.evaluation import Evaluator
-        from ttc_esopt.problems import load
+        from ttc_esopt.problems import load, names
 
         files = [_program_file(path) for path in programs]
-        chosen = load(problem or _problem_of_run(programs))
+        of_run = _settings_of_run(programs)
+        name = problem or of_run.get("problem")
+        if not isinstance(name, str):
+            raise ConfigurationError(f"Expected --problem NAME; there are: {', '.join(names())}.")
+        chosen = load(name)
+        seed = seed if seed is not None else int(of_run.get("seed", 0))
         codes = [_read(path) for path in files]
         with Evaluator(
             chosen, split=split, size=size, seed=seed, workers=workers, timeout=timeout, memory_mb=memory_mb
@@ -99,19 +107,16 @@ def _program_file(path: Path) -> Path:
     return path
 
 
-def _problem_of_run(programs: list[Path]) -> str:
-    from ttc_esopt.problems import names
-
+def _settings_of_run(programs: list[Path]) -> dict:
+    """The settings of the first run folder among the arguments."""
     for path in programs:
-        settings = path / "run.toml"
-        if settings.is_file():
+        file = path / "run.toml"
+        if file.is_file():
             try:
-                name = tomllib.loads(settings.read_text(encoding="utf-8")).get("settings", {}).get("problem")
-            except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-                raise ConfigurationError(f"{settings} is no TOML file: {error}") from None
-            if isinstance(name, str):
-                return name
-    raise ConfigurationError(f"Expected --problem NAME; there are: {', '.join(names())}.")
+                return tomllib.loads(file.read_text(encoding="utf-8")).get("settings", {})
+            except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+                raise ConfigurationError(f"{file} cannot be read: {error}") from None
+    return {}
 
 
 def _read(path: Path) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from ttc_esopt.errors import ConfigurationError
+from ttc_esopt.models import REGISTRY
 from ttc_esopt.settings import FIELDS, PRESETS, flag, read_toml
 
 RUN_HELP = """Search heuristics for a problem, with or without ES.
@@ -139,6 +140,12 @@ def _report(
     typer.echo(f"report: {write_report(folders, out)}")
 
 
+def _default(name: str) -> str:
+    """A setting's default for --help, and where a known model has its own."""
+    own = [f"{model}: {entry.defaults[name]}" for model, entry in REGISTRY.items() if name in entry.defaults]
+    return "; ".join([str(FIELDS[name].default), *own])
+
+
 def _with_settings() -> Any:
     """`_run` with one option per setting, so that names, defaults and help stand in `Settings` alone."""
     kinds = {"str": str, "int": int, "float": float, "bool": bool}
@@ -152,10 +159,9 @@ def _with_settings() -> Any:
     parameters = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=o, annotation=k) for n, k, o in fixed]
     for name, one in FIELDS.items():
         kind = str if name == "sigma" else kinds[str(one.type)]
-        shown = one.default if one.default != "" else "none"
-        names = (flag(name), f"--no-{name.replace('_', '-')}") if kind is bool else (flag(name),)
-        declared = f"{names[0]}/{names[1]}" if kind is bool else names[0]
-        option = typer.Option(None, declared, help=f"{one.metadata['help']} [default: {shown}]", show_default=False)
+        declared = f"{flag(name)}/--no-{name.replace('_', '-')}" if kind is bool else flag(name)
+        text = f"{one.metadata['help']} [default: {_default(name)}]"
+        option = typer.Option(None, declared, help=text, show_default=False)
         parameters.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind | None)
         )

@@ -6,7 +6,6 @@ part costs two thin products per row, so hooks on the layers add it with each ro
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -88,6 +87,6 @@ def _stack(
     for i, nudge in enumerate(nudges):
         if nudge is not None:
             left, right = noise.factors(nudge[0], name, (out, width), rank)
-            a[i] = torch.from_numpy(left).T * (nudge[1] / math.sqrt(rank))
+            a[i] = torch.from_numpy(left).T * (nudge[1] * float(noise.lowrank_scale(rank)))
             b[i] = torch.from_numpy(right).T
     return a.to(weight.device, weight.dtype), b.to(weight.device, weight.dtype)

@@ -90,12 +90,12 @@ class TransformersEngine:
     def generate(
         self, requests: Sequence[Request], sampling: Sampling, progress: Callable[[int], None] | None = None
     ) -> list[Reply]:
-        """Replies in the order of the requests.
+        """Replies in the order of the requests; empty (finish "length", 0 tokens) where the prompt fills the context.
 
         Raises
         ------
         EngineError
-            A prompt is longer than the model's context, or the model has no chat template and one is asked for.
+            The model has no chat template and one is asked for, or a prompt is empty.
         """
         torch.set_num_threads(self.threads)  # global to the process: another engine may have changed it
         rows = [self._row(i, request, sampling) for i, request in enumerate(requests)]
@@ -123,7 +123,9 @@ class TransformersEngine:
         self, rows: list[_Row], nudges: list[Nudge | None], sampling: Sampling, progress: Callable | None
     ) -> None:
         """In batches of rows of like length, so that little is padded; ties keep the order of the requests."""
-        order = sorted(range(len(rows)), key=lambda i: len(rows[i].ids))
+        for row in rows:
+            row.finish = "" if row.limit else "length"  # no room: an empty reply
+        order = sorted((i for i, row in enumerate(rows) if row.limit), key=lambda i: len(rows[i].ids))
         for start in range(0, len(order), self.batch_size):
             part = order[start : start + self.batch_size]
             self._write([rows[i] for i in part], [nudges[i] for i in part], sampling, progress)
@@ -132,8 +134,9 @@ class TransformersEngine:
         self, rows: list[_Row], nudges: list[Nudge | None], sampling: Sampling, progress: Callable | None
     ) -> None:
         """Write the replies of one batch."""
-        places: dict[tuple, int] = {}  # same prompt under the same weights: read once
-        source = [places.setdefault((nudge, *row.ids), len(places)) for row, nudge in zip(rows, nudges, strict=True)]
+        places: dict[tuple, int] = {}  # the same prompt for the same direction is read once
+        keys = [(row.request.direction, nudge, *row.ids) for row, nudge in zip(rows, nudges, strict=True)]
+        source = [places.setdefault(key, len(places)) for key in keys]
         first = [source.index(place) for place in range(len(places))]
         batch = _Batch(self, [rows[i].ids for i in first], [nudges[i] for i in first], max(row.limit for row in rows))
         ends = self._ends | self._special(sampling.stop)
@@ -162,17 +165,16 @@ class TransformersEngine:
         text = request.prompt
         if sampling.chat_template:
             if not getattr(self.tokenizer, "chat_template", None):
-                raise EngineError(f"The model {self.name} has no chat template: ask for raw prompts (chat_template).")
+                raise EngineError(f"The model {self.name} has no chat template: --no-chat-template for raw prompts.")
             message = [{"role": "user", "content": request.prompt}]
             text = self.tokenizer.apply_chat_template(
                 message, tokenize=False, add_generation_prompt=True, **sampling.chat_template_args
             )
         # A chat template writes the special tokens itself; a raw prompt gets what the tokenizer puts around a text.
         ids = self.tokenizer(text + request.prefill, add_special_tokens=not sampling.chat_template)["input_ids"]
-        room = self._context - len(ids)
-        if room < 1 or not ids:
-            most = self._context - 1
-            raise EngineError(f"Expected a prompt of 1 to {most} tokens, got {len(ids)} (request {index}).")
+        if not ids:
+            raise EngineError(f"Expected a prompt of at least one token (request {index}).")
+        room = max(0, self._context - len(ids))
         return _Row(index, request, ids, stream_key(request.seed), min(sampling.max_tokens, room))
 
     def _push(self, row: _Row, token: int, ends: set[int], stops: tuple[str, ...]) -> bool:

@@ -35,11 +35,11 @@ def resolve_scope(kind: NoiseKind, scope: str) -> str:
         Unknown scope, or low-rank noise with scope all (it is defined for matrices only).
     """
     if scope not in ("auto", "all", "linear"):
-        raise ConfigurationError(f"Expected scope auto, all or linear, got {scope!r} (scope).")
+        raise ConfigurationError(f"Expected scope auto, all or linear, got {scope!r} (--scope).")
     if scope == "auto":
         return "all" if kind.kind == "full" else "linear"
     if kind.kind == "lowrank" and scope == "all":
-        raise ConfigurationError("Expected scope linear for low-rank noise, got all (scope, --noise).")
+        raise ConfigurationError("Expected scope linear for low-rank noise, got all (--scope, --noise).")
     return scope
 
 
@@ -128,7 +128,6 @@ class Weights:
         """delta += sum of c_i * eps_i (float32, in order); live = round(base + delta)."""
         if len(directions) != len(coefficients):
             raise EngineError(f"Expected one coefficient per direction, got {len(coefficients)} for {len(directions)}.")
-        coefficients = [float(np.float32(c)) for c in coefficients]
         for name in self.names:
             self._keep_base(name)
             live = self.live[name].detach()

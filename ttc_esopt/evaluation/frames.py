@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,9 +35,15 @@ class Frame:
     detail: str = ""
 
 
+_CHANCE = re.compile(r"0x[0-9a-fA-F]+|/\S*/ttc-esopt-\w+")
+
+
 def clean(text: str) -> str:
-    """One printable line of at most 500 characters: no control characters, no lone surrogates."""
-    text = " ".join(text[: 4 * _LONGEST_DETAIL].split())
+    """One printable line of at most 500 characters: no control characters, no lone surrogates.
+
+    Addresses and the name of the scratch folder are taken out: two equal runs must write the same lines.
+    """
+    text = _CHANCE.sub("...", " ".join(text[: 4 * _LONGEST_DETAIL].split()))
     text = "".join(c if c.isprintable() else "?" for c in text)
     return text if len(text) <= _LONGEST_DETAIL else text[: _LONGEST_DETAIL - 3] + "..."
 
