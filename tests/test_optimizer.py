@@ -1,6 +1,7 @@
 """The ask/tell optimizer: directions, coefficients, arms, steps not taken, and bit equality with the oracle."""
 
 import math
+from dataclasses import asdict
 
 import es_oracle as oracle
 import numpy as np
@@ -184,7 +185,7 @@ def test_an_optimizer_resumed_at_any_step_goes_on_as_if_it_had_never_stopped(tmp
         assert told(ESOptimizer(params(arm="shuffled"), t), rewards[t]) == steps[t]
     with History(tmp_path / "history.jsonl") as history:
         for step in steps:
-            history.append(step.record())
+            history.append(asdict(step))
     back = history.read()
     assert [tuple(r["coefficients"]) for r in back] == [s.coefficients for s in steps]
     assert [tuple(r["seeds"]) for r in back] == [s.seeds for s in steps]

@@ -111,11 +111,6 @@ class Search:
         self.seconds_generating = 0.0
         self._saved: int | None = None  # order of the candidate in best.py
 
-    @property
-    def total(self) -> int:
-        """Candidates of the whole plan."""
-        return sum(call.count for call in self.plan)
-
     def run(self) -> State:
         """Work through the plan. Raises DataError if the folder does not belong to these settings."""
         stored, records = self.folder.samples.read(), self.folder.history.read()

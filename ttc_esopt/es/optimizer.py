@@ -17,7 +17,7 @@ rewards of a batch dealt to the wrong directions; `noise` perturbs and takes no 
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -115,10 +115,6 @@ class Step:
     taken: bool
     skipped: str | None
 
-    def record(self) -> dict:
-        """The step as plain values, for `History.append`."""
-        return asdict(self)
-
 
 class ESOptimizer:
     """Ask for directions, tell their rewards.
@@ -158,7 +154,7 @@ class ESOptimizer:
         return self.params.alpha * (self.sigma / self.params.sigma) if self.params.sigma else 0.0
 
     def ask(self, n: int | None = None) -> tuple[int, ...]:
-        """The direction seeds of the current step: all, or the first `n` where the budget cuts the batch.
+        """The direction seeds of the current step: all, or the first `n` for a smaller batch.
 
         Asking again gives the same. Seeds of a run are distinct and below 2^52, so that every JSON reader keeps them
         exact.

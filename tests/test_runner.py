@@ -1,0 +1,78 @@
+"""Settings are checked, and paths made absolute, before a run folder exists; resuming keeps what `auto` came to."""
+
+import pytest
+
+from ttc_esopt.errors import ConfigurationError, DataError
+from ttc_esopt.runfolder import RunFolder
+from ttc_esopt.runner import announcement, open_engine, settings_of
+from ttc_esopt.settings import resolve
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"problem": 3}, "Expected problem to be a str, got 3"),
+        ({"model": ["a"]}, "Expected model to be a str"),
+        ({"preset": ["a"]}, "Expected preset to be a str"),
+        ({"dtype": "fp16"}, "Expected dtype to be one of auto, float32"),
+        ({"device": "gpu"}, r"Expected device auto, cpu or cuda\[:N\], got gpu"),
+        ({"scope": "all"}, "--noise full"),
+        ({"presence_penalty": float("nan")}, "--presence-penalty"),
+        ({"repetition_penalty": float("inf")}, "--repetition-penalty"),
+        ({"seed": 10**25}, "--seed"),
+        ({"arm": "esopt", "budget": 8, "scaffold": "sample"}, "needs at least one batch of 10"),
+        ({"arm": "esopt", "es_operators": ""}, "--es-operators"),
+        ({"sigma": "1e-2:1e-3", "sigma_schedule": "constant"}, "constant"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_written(given, message):
+    with pytest.raises(ConfigurationError, match=message):
+        settings_of(given)
+
+
+def test_paths_of_problem_and_model_become_absolute(tmp_path, monkeypatch):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "own.py").write_text(
+        "from ttc_esopt.problems.tsp_construct import TspConstruct\nclass Own(TspConstruct):\n    name = 'own'\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    settings = settings_of({"problem": "own.py:Own", "model": "./model"})
+    assert settings.problem == f"{tmp_path}/own.py:Own" and settings.model == f"{tmp_path}/model"
+
+
+def test_a_folder_whose_run_never_began_is_taken_over_and_one_that_began_is_not(tmp_path):
+    RunFolder.create(tmp_path / "run", resolve({}), "first")
+    folder = RunFolder.create(tmp_path / "run", resolve({"seed": 2}), "second")
+    folder.note_model({"model": "x"}, "00")
+    with pytest.raises(ConfigurationError, match="already holds a run"):
+        RunFolder.create(tmp_path / "run", resolve({}), "third")
+
+
+def test_resuming_takes_dtype_and_threads_of_the_run(tmp_path, monkeypatch):
+    folder = RunFolder.create(tmp_path / "run", resolve({}), "test")
+    folder.note_model({"dtype": "bfloat16", "threads": 3}, "00")
+    asked = {}
+    monkeypatch.setattr("ttc_esopt.engines.load_engine", lambda model, **given: asked.update(given))
+    open_engine(RunFolder.open(tmp_path / "run"))
+    assert asked["dtype"] == "bfloat16" and asked["threads"] == 3
+
+
+def test_a_second_process_is_kept_out(tmp_path):
+    folder = RunFolder.create(tmp_path / "run", resolve({}), "test")
+    folder.lock()
+    with pytest.raises(DataError, match="Another process"):
+        RunFolder.open(tmp_path / "run").lock()
+    folder.unlock()
+    RunFolder.open(tmp_path / "run").lock()
+
+
+def test_what_will_be_spent_is_said_for_every_arm(tmp_path):
+    said = {arm: "\n".join(announcement(resolve({"arm": arm, "budget": 120}), tmp_path)) for arm in ("frozen", "esopt")}
+    assert "candidates: 120" in said["frozen"] and "sigma" not in said["frozen"]
+    assert "batches: 8, each 10 directions x 1 replies" in said["esopt"]
+
+
+def test_the_paper_preset_samples_in_batches_of_20(tmp_path):
+    settings = settings_of({"preset": "paper", "scaffold": "sample", "arm": "esopt", "budget": 1000})
+    assert settings.directions == 20 and settings.reward == "paper"
