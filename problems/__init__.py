@@ -36,7 +36,10 @@ def load(name: str) -> Problem:
     found = getattr(_module(place), class_name, None)
     if not (isinstance(found, type) and issubclass(found, Problem)):
         raise ConfigurationError(f"Expected a class derived from ttc_esopt.problems.Problem, got {name!r} (--problem).")
-    problem = found()
+    try:
+        problem = found()
+    except Exception as error:  # the user's own code
+        raise ConfigurationError(f"{name} cannot be made: {type(error).__name__}: {error} (--problem).") from error
     if place.endswith(".py"):
         problem._spec = f"{Path(place).resolve()}:{class_name}"
     return problem
@@ -46,7 +49,7 @@ def _module(place: str) -> ModuleType:
     if not place.endswith(".py"):
         try:
             return importlib.import_module(place)
-        except ModuleNotFoundError as error:
+        except Exception as error:  # no such module, or whatever its code raises
             raise ConfigurationError(f"Expected an importable module, got {place!r}: {error} (--problem).") from None
     path = Path(place).resolve()
     if not path.is_file():
@@ -55,5 +58,9 @@ def _module(place: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up while it is being imported
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # the user's own code
+        del sys.modules[name]
+        raise ConfigurationError(f"{path} cannot be loaded: {type(error).__name__}: {error} (--problem).") from error
     return module

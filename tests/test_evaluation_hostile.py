@@ -54,6 +54,17 @@ HOSTILE = {
         "timeout",
     ),
     "patches the clock, then loops": (body("import time; time.monotonic = lambda: 0.0\nwhile True: pass"), "timeout"),
+    "fills the disk": (
+        body("for i in range(4000): open(f'f{i}', 'wb').write(bytes(4 << 20))\nwhile True: pass"),
+        "output",
+    ),
+    "fills the folder": (body("for i in range(4000): open(f'f{i}', 'wb').close()\nwhile True: pass"), "output"),
+    "forges arrays of a size that no machine has": (
+        "import os\n"
+        "os.write(3, b'{\"arrays\":[' + b','.join([b'[\"int64\",[0,67108864,67108864,67108864]]'] * 64) + b']}\\n')\n"
+        "os._exit(0)",
+        "forbidden",
+    ),
     "sys.exit": (body("import sys; sys.exit(0)"), "crash"),
     "os._exit": (body("import os; os._exit(0)"), "crash"),
     "os._exit at module level": ("import os; os._exit(3)", "crash"),

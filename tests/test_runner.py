@@ -11,9 +11,9 @@ from ttc_esopt.settings import resolve
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"problem": 3}, "Expected problem to be a str, got 3"),
-        ({"model": ["a"]}, "Expected model to be a str"),
-        ({"preset": ["a"]}, "Expected preset to be a str"),
+        ({"problem": 3}, "Expected problem as text, got 3"),
+        ({"model": ["a"]}, "Expected model as text"),
+        ({"preset": ["a"]}, "Expected preset as text"),
         ({"dtype": "fp16"}, "Expected dtype to be one of auto, float32"),
         ({"device": "gpu"}, r"Expected device auto, cpu or cuda\[:N\], got gpu"),
         ({"scope": "all"}, "--noise full"),
@@ -76,3 +76,30 @@ def test_what_will_be_spent_is_said_for_every_arm(tmp_path):
 def test_the_paper_preset_samples_in_batches_of_20(tmp_path):
     settings = settings_of({"preset": "paper", "scaffold": "sample", "arm": "esopt", "budget": 1000})
     assert settings.directions == 20 and settings.reward == "paper"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("raise RuntimeError('no')", "RuntimeError: no"), ("def (", "SyntaxError"), ("import nosuchone", "nosuchone")],
+)
+def test_a_problem_file_that_does_not_load_is_one_sentence(tmp_path, content, message):
+    (tmp_path / "own.py").write_text(content)
+    with pytest.raises(ConfigurationError, match=message):
+        settings_of({"problem": f"{tmp_path}/own.py:Own"})
+
+
+@pytest.mark.parametrize(
+    "content", ["settings = 3", "[versions]", "[settings", "[settings]\nseed = 1\n[model]\n[[run]]"]
+)
+def test_a_damaged_run_toml_is_one_sentence(tmp_path, content):
+    (tmp_path / "run.toml").write_text(content)
+    with pytest.raises(DataError, match=r"run\.toml"):
+        RunFolder.open(tmp_path)
+
+
+def test_limits_may_be_changed_on_resume_and_nothing_else(tmp_path):
+    folder = RunFolder.create(tmp_path / "run", resolve({"max_tokens_total": 10}), "test")
+    folder.change_limits({"max_tokens_total": 0})
+    assert RunFolder.open(tmp_path / "run").settings.max_tokens_total == 0
+    with pytest.raises(ConfigurationError, match="would change the run"):
+        folder.change_limits({"seed": 3})

@@ -121,6 +121,25 @@ def test_an_edited_history_is_refused(undisturbed, tmp_path, evaluator):
         go_on(RunFolder.open(tmp_path / "edited"), evaluator)
 
 
+@pytest.mark.parametrize(
+    ("file", "line", "message"),
+    [
+        ("samples.jsonl", "{}", "line 3 is no line of a run"),
+        ("samples.jsonl", '{"order":2,"operator":"seed","generation":0}', "line 3 is no line of a run"),
+        ("samples.jsonl", None, "has 69 lines, this run has 68"),
+        ("history.jsonl", None, "the file was edited"),
+    ],
+)
+def test_edited_files_are_refused_in_one_sentence(undisturbed, tmp_path, evaluator, file, line, message):
+    shutil.copytree(undisturbed, tmp_path / "edited")
+    path = tmp_path / "edited" / file
+    lines = path.read_text().splitlines()
+    lines = [*lines, lines[-1]] if line is None else [*lines[:2], line, *lines[3:]]
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(DataError, match=message):
+        go_on(RunFolder.open(tmp_path / "edited"), evaluator)
+
+
 def test_another_model_is_refused_on_resume(undisturbed, tmp_path, evaluator):
     shutil.copytree(undisturbed, tmp_path / "other")
     engine = StandInEngine()

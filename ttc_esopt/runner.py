@@ -85,9 +85,12 @@ def run(out: Path | str, *, report: bool = True, say: Say = print, **given: Any)
     return work(RunFolder.create(Path(out), settings_of(given), command), report, say)
 
 
-def resume(folder: Path | str, *, report: bool = True, say: Say = print) -> Result:
-    """Go on with a run exactly where it stopped."""
-    return work(RunFolder.open(Path(folder)), report, say)
+def resume(folder: Path | str, *, report: bool = True, say: Say = print, **limits: Any) -> Result:
+    """Go on with a run exactly where it stopped; `limits` may change max_tokens_total and max_minutes."""
+    opened = RunFolder.open(Path(folder))
+    if limits:
+        opened.change_limits(limits)
+    return work(opened, report, say)
 
 
 def work(folder: RunFolder, report: bool = True, say: Say = print) -> Result:
@@ -118,6 +121,9 @@ def work(folder: RunFolder, report: bool = True, say: Say = print) -> Result:
             folder.note_model(engine.describe(), engine.fingerprint())
             say(f"model ready after {time.monotonic() - began:.0f} s, fingerprint {engine.fingerprint()}")
             return _search(folder, engine, report, say)
+    except KeyboardInterrupt:
+        say(f"interrupted; go on with: ttc-esopt resume {folder.path}")
+        raise SystemExit(1) from None
     finally:
         folder.unlock()
 

@@ -114,6 +114,10 @@ class Search:
     def run(self) -> State:
         """Work through the plan. Raises DataError if the folder does not belong to these settings."""
         stored, records = self.folder.samples.read(), self.folder.history.read()
+        total, steps = sum(call.count for call in self.plan), self.es.params.steps if self.es else 0
+        for file, got, most in ((self.folder.samples, len(stored), total), (self.folder.history, len(records), steps)):
+            if got > most:
+                raise DataError(f"{file.path} has {got} lines, this run has {most}: the file was edited.")
         started = time.monotonic()
         previous = signal.signal(signal.SIGINT, self._interrupt) if _in_main_thread() else None
         try:
@@ -247,7 +251,12 @@ class Search:
             line["reward"] = reward
 
     def _check(self, call: Call, first: int, lines: Sequence[dict]) -> None:
+        """Lines from the file must be lines of this call."""
+        pattern = self._line(call, first)
         for i, line in enumerate(lines):
+            objective = line.get("objective")
+            if line.keys() != pattern.keys() or not (objective is None or isinstance(objective, float)):
+                raise DataError(f"{self.folder.samples.path}, line {first + i + 1} is no line of a run; it was edited.")
             if (line["order"], line["operator"], line["generation"]) != (first + i, call.operator, call.generation):
                 raise DataError(
                     f"{self.folder.samples.path}, line {first + i + 1}: expected candidate {first + i} of "

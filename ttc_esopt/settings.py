@@ -26,6 +26,8 @@ from ttc_esopt.es.optimizer import ARMS, ESParams
 from ttc_esopt.es.schedule import KINDS as SCHEDULES
 
 OPERATORS = ("e1", "e2", "m1", "m2")
+WORDS = {"str": "text", "int": "a whole number", "float": "a number", "bool": "true or false"}
+LARGEST_BUDGET = 1_000_000
 TABLES = ("settings", "run", "versions", "model", "result")  # of a run.toml
 # A started reply is one function: it ends where the fence closes or the next thing at the margin begins. Small models
 # go on with variants and example calls until their tokens are used up, and a broken variant would spoil the reply.
@@ -128,6 +130,8 @@ class Settings:
             value = getattr(self, name)
             if not value >= least or value == float("inf"):
                 raise ConfigurationError(f"Expected {name} >= {least}, got {value} ({flag(name)}).")
+        if self.budget > LARGEST_BUDGET:
+            raise ConfigurationError(f"Expected budget <= {LARGEST_BUDGET}, got {self.budget} (--budget).")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ConfigurationError(f"Expected device auto, cpu or cuda[:N], got {self.device} (--device).")
         for name, known in (("operators", OPERATORS), ("es_operators", OPERATORS)):
@@ -201,8 +205,7 @@ def resolve(given: dict[str, Any], model_defaults: dict[str, Any] | None = None)
     check_types(given)
     given = dict(given)
     if "sigma" in given:  # S0 or S0:S_END
-        parsed = parse_sigma(given["sigma"])
-        given = {**given, **parsed}
+        given |= parse_sigma(given["sigma"])
     preset = PRESETS.get(given.get("preset", "default"), {})
     if preset is PRESETS["paper"] and given.get("scaffold") == "sample":
         preset = {**preset, "directions": 20}
@@ -233,7 +236,11 @@ def check_types(given: dict[str, Any]) -> None:
         if name == "sigma":
             allowed = (int, float, str)  # S0 or S0:S_END
         if not isinstance(value, allowed) or (isinstance(value, bool) and kind != "bool"):
-            raise ConfigurationError(f"Expected {name} to be a {kind}, got {value!r} ({flag(name)}).")
+            raise ConfigurationError(f"Expected {name} as {WORDS[kind]}, got {value!r} ({flag(name)}).")
+        if isinstance(value, int) and abs(value) >= 1 << 64:
+            raise ConfigurationError(f"Expected {name} below 2^64, got a larger number ({flag(name)}).")
+        if name in ("problem", "model") and not value:
+            raise ConfigurationError(f"Expected a {name}, got an empty name ({flag(name)}).")
 
 
 def parse_sigma(text: Any) -> dict[str, float]:

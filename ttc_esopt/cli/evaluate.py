@@ -62,7 +62,10 @@ def register(app: typer.Typer) -> None:
         if not isinstance(name, str):
             raise ConfigurationError(f"Expected --problem NAME; there are: {', '.join(names())}.")
         chosen = load(name)
-        seed = seed if seed is not None else int(of_run.get("seed", 0))
+        if seed is None:
+            seed = of_run.get("seed", 0)
+        if not isinstance(seed, int) or not 0 <= seed < 1 << 64:
+            raise ConfigurationError(f"Expected a seed from 0 to 2^64 - 1, got {seed} (--seed).")
         codes = [_read(path) for path in files]
         with Evaluator(
             chosen, split=split, size=size, seed=seed, workers=workers, timeout=timeout, memory_mb=memory_mb
@@ -113,7 +116,8 @@ def _settings_of_run(programs: list[Path]) -> dict:
         file = path / "run.toml"
         if file.is_file():
             try:
-                return tomllib.loads(file.read_text(encoding="utf-8")).get("settings", {})
+                found = tomllib.loads(file.read_text(encoding="utf-8")).get("settings")
+                return found if isinstance(found, dict) else {}
             except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
                 raise ConfigurationError(f"{file} cannot be read: {error}") from None
     return {}

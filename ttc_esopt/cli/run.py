@@ -40,9 +40,17 @@ def _run(out: Path, config: Path | None, esopt: bool, report: bool, dry_run: boo
                 f"{config} sets {name} to {given[name]}, the preset {typed['preset']} to {value}: "
                 f"take {name} out of the file, or give {flag(name)}."
             )
+    if ":" in typed.get("sigma", "") and "sigma_end" in typed:
+        raise ConfigurationError(f"--sigma {typed['sigma']} sets the end already, --sigma-end is given too.")
+    if "sigma" in typed or "sigma_schedule" in typed:
+        given.pop("sigma_end", None)  # the file's end belongs to the file's schedule
+    if typed.get("model", given.get("model")) != given.get("model") and config:
+        typer.echo(f"note: sigma, alpha and sampling are those of {config}, not of {typed['model']}")
     from ttc_esopt.runner import announcement, settings_of, work
 
     settings = settings_of(given | typed)
+    if str(out) == "." or out.resolve() == Path.cwd():
+        raise ConfigurationError("Expected a folder of its own for the results, got the current one (--out).")
     if dry_run:
         for line in announcement(settings, out):
             typer.echo(line)
@@ -56,6 +64,8 @@ def _run(out: Path, config: Path | None, esopt: bool, report: bool, dry_run: boo
 def _resume(
     folder: Path = typer.Argument(..., metavar="DIR", help="folder of the run"),
     report: bool = typer.Option(True, help="write report.html at the end"),
+    max_tokens_total: int = typer.Option(None, help="another limit of written tokens (0: none)"),
+    max_minutes: float = typer.Option(None, help="another limit of minutes, from now (0: none)"),
 ) -> None:
     """Go on with a run exactly where it stopped.
 
@@ -63,7 +73,9 @@ def _resume(
     """
     from ttc_esopt.runner import resume
 
-    _show(resume(folder, report=report, say=typer.echo))
+    limits = {"max_tokens_total": max_tokens_total, "max_minutes": max_minutes}
+    changed = {name: value for name, value in limits.items() if value is not None}
+    _show(resume(folder, report=report, say=typer.echo, **changed))
 
 
 def _show(result: Any) -> None:
@@ -72,7 +84,7 @@ def _show(result: Any) -> None:
     from rich.table import Table
 
     def number(value: float | None) -> str:
-        return "invalid" if value is None else f"{value:.4f}"
+        return "–" if value is None else f"{value:.4f}"
 
     conclusion = result.conclusion
     table = Table("objective", "train", "val", "test")
@@ -87,7 +99,8 @@ def _show(result: Any) -> None:
     typer.echo(f"new valid heuristics written by the model: {conclusion.own} ({best} the best found)")
     typer.echo(f"ES steps taken: {result.steps}; weights end with fingerprint {result.fingerprint}")
     if result.stopped:
-        typer.echo(f"{result.stopped}; go on with: ttc-esopt resume {result.folder}")
+        more = " --max-tokens-total N" if "tokens" in result.stopped else ""
+        typer.echo(f"{result.stopped}; go on with: ttc-esopt resume {result.folder}{more}")
     if result.report:
         typer.echo(f"report: {result.report}")
     typer.echo(f"best heuristic: {result.folder / 'best.py'}")

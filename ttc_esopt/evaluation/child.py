@@ -33,7 +33,7 @@ def seed_everything(code: str, index: int, seed: int) -> None:
     text = f"{seed}/{index}/".encode() + code.encode("utf-8", "surrogatepass")
     number = int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "little")
     words = [number >> 32 * k & 0xFFFFFFFF for k in range(4)]
-    random.seed(number)
+    random.seed(number ^ 2)  # another stream than np.random's, which is the same generator
     np.random.seed(words)
     # np.random.default_rng() and its like ask this function for entropy: a stream apart from `random`'s own.
     np.random.bit_generator.randbits = random.Random(number ^ 1).getrandbits

@@ -97,7 +97,8 @@ def decode(data: bytes) -> Frame:
     for entry in header["arrays"]:
         dtype, shape = _array_entry(entry)
         size = math.prod(shape) * dtype.itemsize
-        if size > len(body):
+        # numpy multiplies the lengths up even where one of them is zero
+        if size > len(body) or math.prod(max(1, length) for length in shape) > LARGEST:
             raise BadFrame("less data than announced")
         arrays.append(np.frombuffer(bytes(body[:size]), dtype).reshape(shape))
         body = body[size:]

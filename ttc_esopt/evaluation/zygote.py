@@ -30,6 +30,7 @@ from ttc_esopt.evaluation.frames import LARGEST
 from ttc_esopt.problems import Problem, load
 
 _MOST_OUTPUT = 1 << 20  # bytes a candidate may print
+_SCRATCH, _FILES = 64 << 20, 1000  # bytes and files that a candidate may leave in its scratch folder
 _READY = b"+"  # first byte of a child's stream: the sandbox stands, the program starts now
 
 
@@ -160,7 +161,10 @@ class Zygote:
                 if left <= 0:
                     watched.cause, watched.detail = "timeout", f"still running after {self.config.timeout:g} s"
                     return
-                longest = 1.0 if handle >= 0 else 0.005
+                if self._scratch_is_full():
+                    watched.cause, watched.detail = "output", f"wrote more than {_SCRATCH >> 20} MiB or {_FILES} files"
+                    return
+                longest = 0.2 if handle >= 0 else 0.005
                 ready = {descriptor for descriptor, _ in poll.poll(1000 * min(left, longest) + 1)}
                 if self.control.fileno() in ready or os.getppid() != self.config.parent:
                     raise ParentGone
@@ -175,6 +179,18 @@ class Zygote:
         finally:
             if handle >= 0:
                 os.close(handle)
+
+    def _scratch_is_full(self) -> bool:
+        """The scratch folder is flat; its size is looked at several times a second."""
+        used = files = 0
+        with os.scandir(self.config.scratch) as entries:
+            for entry in entries:
+                files += 1
+                with contextlib.suppress(OSError):
+                    used += 512 * entry.stat(follow_symlinks=False).st_blocks
+                if files > _FILES or used > _SCRATCH:
+                    return True
+        return False
 
     def _drain(self, watched: _Watched, descriptor: int) -> bool:
         """Read what is there; False at the end of the stream. Too much of it is a cause to end the child."""
