@@ -106,7 +106,7 @@ class RunFolder:
         """Other values for max_tokens_total and max_minutes, which decide when a run pauses and nothing else."""
         for name in limits:
             if name not in ("max_tokens_total", "max_minutes"):
-                raise ConfigurationError(f"Expected max_tokens_total or max_minutes, got {name}, which would change the run.")
+                raise ConfigurationError(f"Expected max_tokens_total or max_minutes; {name} would change the run.")
         self.document["settings"] |= limits
         self.settings = resolve(self.document["settings"])
         write_atomically(self.path / "run.toml", tomli_w.dumps(self.document))
