@@ -36,7 +36,7 @@ def test_python_of_the_docs_runs(block, tmp_path):
 @pytest.mark.model
 @pytest.mark.parametrize("block", [block for block in BLOCKS if "smollm2" in block])
 def test_python_of_the_docs_runs_with_the_real_model(block, tmp_path):
-    done = execute(block.replace("budget=120", "budget=16, directions=4, max_tokens=32"), tmp_path)
+    done = execute(block.replace("budget=120", "budget=28, directions=4, max_tokens=32"), tmp_path)
     assert done.returncode == 0, done.stderr
 
 
