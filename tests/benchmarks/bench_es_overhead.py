@@ -1,6 +1,6 @@
 """Wall time of a search with ES against the same search without, at equal candidates (low-rank noise, real model).
 
-    python tests/benchmarks/bench_es_overhead.py [--budget 48] [--repeats 3]
+    python tests/benchmarks/bench_es_overhead.py [--budget 60] [--repeats 3]
 
 Both arms of a repeat have the same seed, the same plan and the same sampling streams. Replies differ in length once
 the weights differ, so the ratio of seconds per token is printed beside the ratio of wall times. Loading and the
@@ -27,7 +27,11 @@ from ttc_esopt.settings import resolve
 def timed(arm: str, seed: int, budget: int, folder: Path) -> tuple[float, int]:
     """Seconds and tokens of one run; the engine is fresh, so that every run begins with the same weights."""
     settings = resolve(
-        {"budget": budget, "arm": arm, "seed": seed, "init": "seeds", "threads": 1}, models.defaults("smollm2-135m")
+        {
+            **{"budget": budget, "arm": arm, "seed": seed, "init": "seeds", "threads": 1},
+            "sigma_schedule": "constant",  # every batch is perturbed and stepped: the dearest case
+        },
+        models.defaults("smollm2-135m"),
     )
     run = RunFolder.create(folder, settings, "benchmark")
     problem = problems.load(settings.problem)
@@ -44,7 +48,7 @@ def timed(arm: str, seed: int, budget: int, folder: Path) -> tuple[float, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--budget", type=int, default=48)
+    parser.add_argument("--budget", type=int, default=60)
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
     walls, paces = [], []
