@@ -44,7 +44,7 @@ def _run(out: Path, config: Path | None, esopt: bool, report: bool, dry_run: boo
         raise ConfigurationError(f"--sigma {typed['sigma']} sets the end already, --sigma-end is given too.")
     if "sigma" in typed or "sigma_schedule" in typed:
         given.pop("sigma_end", None)  # the file's end belongs to the file's schedule
-    if typed.get("model", given.get("model")) != given.get("model") and config:
+    if "model" in given and typed.get("model", given["model"]) != given["model"]:
         typer.echo(f"note: sigma, alpha and sampling are those of {config}, not of {typed['model']}")
     from ttc_esopt.runner import announcement, settings_of, work
 
