@@ -5,29 +5,44 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from types import ModuleType
+from typing import Any
 
 from ttc_esopt.errors import ConfigurationError
-from ttc_esopt.problems.base import Infeasible, NonFinite, Problem, Rejected, Seed, WrongShape, closest
+from ttc_esopt.problems.base import Infeasible, NonFinite, Problem, Rejected, Score, Seed, SelfScored, WrongShape, closest
 
-__all__ = ["Infeasible", "NonFinite", "Problem", "Rejected", "Seed", "WrongShape", "load", "names"]
+__all__ = [
+    "Infeasible", "NonFinite", "Problem", "Rejected", "Score", "Seed", "SelfScored", "WrongShape", "load",
+    "mean_references", "names",
+]  # fmt: skip
 
-_BUILT_IN = {"tsp_construct": "ttc_esopt.problems.tsp_construct:TspConstruct"}
+_BUILT_IN = {
+    "tsp_construct": "ttc_esopt.problems.tsp_construct:TspConstruct",
+    "kp_construct": "ttc_esopt.problems.kp_construct:KpConstruct",
+    "asp_construct": "ttc_esopt.problems.asp_construct:AspConstruct",
+    "tsp_aco": "ttc_esopt.problems.tsp_aco:TspAco",
+    "cvrp_aco": "ttc_esopt.problems.cvrp_aco:CvrpAco",
+    "bpp_aco": "ttc_esopt.problems.bpp_aco:BppAco",
+}
 
 
 def names() -> list[str]:
     """Names of the problems that come with the package."""
-    return sorted(_BUILT_IN)
+    return list(_BUILT_IN)
 
 
-def load(name: str) -> Problem:
+def load(name: str, *, data: str | Path | None = None, **options: str) -> Problem:
     """The problem of that name, or of a class named as FILE.py:CLASS or MODULE:CLASS.
+
+    `options` are those of `Problem.options` (protocol, mode), `data` a folder of published instance sets.
 
     Raises
     ------
     ConfigurationError
-        There is no such problem, file or class, or the class is no `Problem`.
+        There is no such problem, file, class, option or folder, or the class is no `Problem`.
     """
     place, colon, class_name = _BUILT_IN.get(name, name).rpartition(":")
     if not colon:
@@ -42,7 +57,15 @@ def load(name: str) -> Problem:
         raise ConfigurationError(f"{name} cannot be made: {type(error).__name__}: {error} (--problem).") from error
     if place.endswith(".py"):
         problem._spec = f"{Path(place).resolve()}:{class_name}"
+    problem.configure(options, data)
     return problem
+
+
+def mean_references(problem: Problem, instances: Sequence[Any]) -> dict[str, float]:
+    """Objectives (minimised) of classical methods, name -> mean over the instances."""
+    found = [problem.references(instance) for instance in instances]
+    sign = -1.0 if problem.maximise else 1.0
+    return {name: sign * fmean(one[name] for one in found) for name in (found[0] if found else {})}
 
 
 def _module(place: str) -> ModuleType:

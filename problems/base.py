@@ -1,20 +1,24 @@
 """What a problem is: a function that a model writes, instances to try it on, and a score that nobody can forge.
 
 `run` is executed in the sandboxed child, next to the model's program; `score` in the parent, from the returned array
-alone. Whatever `run` returns may have been forged, so `score` checks everything.
+alone. Whatever `run` returns may have been forged, so `score` checks everything. Where the score function must run the
+program itself, `SelfScored` moves the whole evaluation into the child, which is weaker.
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 import operator
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ttc_esopt.errors import ConfigurationError
+from ttc_esopt.errors import ConfigurationError, DataError
 
 
 class Rejected(Exception):
@@ -47,6 +51,13 @@ class Seed:
     code: str
 
 
+class Score(NamedTuple):
+    """A score by the protocol that was asked for, and the one that the user would pay."""
+
+    value: float
+    true: float
+
+
 class Problem:
     """Base class; a problem sets the attributes and writes `instances`, `run` and `score`.
 
@@ -62,6 +73,11 @@ class Problem:
     splits : split -> sizes, the first one is the default
     counts : split -> number of instances
     seeds, baselines : programs to start from, programs to compare with (name -> code)
+    gives_numpy : whether programs find `np` without importing it
+    seeded : whether `score` and `solution` take a third argument, the seed of the random numbers that they draw
+    options : option -> allowed values, the first one is the default (`--protocol`, `--mode`)
+    chosen : the values of the options, set by `configure`
+    data : folder of published instance sets (`--data`), None: the environment variable TTC_ESOPT_DATA, if set
     """
 
     name: ClassVar[str]
@@ -75,11 +91,36 @@ class Problem:
     counts: ClassVar[dict[str, int]]
     seeds: ClassVar[tuple[Seed, ...]] = ()
     baselines: ClassVar[dict[str, str]] = {}
+    gives_numpy: ClassVar[bool] = False
+    seeded: ClassVar[bool] = False
+    options: ClassVar[dict[str, tuple[str, ...]]] = {"protocol": ("published", "corrected")}
+    chosen: dict[str, str] = {}
+    data: Path | None = None
 
     @property
     def spec(self) -> str:
         """What `problems.load` makes this problem from, in another process too."""
         return getattr(self, "_spec", f"{type(self).__module__}:{type(self).__qualname__}")
+
+    def configure(self, given: dict[str, str], data: str | Path | None = None) -> None:
+        """Choose options, the others at their defaults, and the folder of published sets.
+
+        Raises
+        ------
+        ConfigurationError
+            There is no such option or value, or no such folder.
+        """
+        for option, value in given.items():
+            allowed = self.options.get(option)
+            if allowed is None:
+                raise ConfigurationError(f"Problem {self.name} has no option {option} (--{option}).")
+            if value not in allowed:
+                raise ConfigurationError(f"Expected one of {', '.join(allowed)}, got {value!r} (--{option}).")
+        self.chosen = {option: allowed[0] for option, allowed in self.options.items()} | given
+        folder, flag = (data, "--data") if data else (os.environ.get("TTC_ESOPT_DATA"), "TTC_ESOPT_DATA")
+        if folder and not Path(folder).is_dir():
+            raise ConfigurationError(f"Expected a folder of published instance sets, got {folder} ({flag}).")
+        self.data = Path(folder) if folder else None
 
     def resolve(self, split: str, size: int | None = None) -> tuple[str, int]:
         """Check a split and a size (None: the split's first).
@@ -99,23 +140,93 @@ class Problem:
             raise ConfigurationError(f"Expected size {known} for split {split} of {self.name}, got {size} (--size).")
         return split, size
 
-    def time_limit(self, split: str, size: int) -> float:
-        """Seconds for one program on all instances of a set: `timeout`, grown with the number and size of instances."""
+    def time_limit(self, instances: Sequence[Any]) -> float:
+        """Seconds for one program on all of these instances: `timeout`, grown with their number and size."""
         first = next(iter(self.splits))
-        growth = self.counts[split] / self.counts[first] * (size / self.splits[first][0]) ** 2
+        count, size = self.counts[first], self.splits[first][0]
+        growth = sum(max(1.0, (self.size_of(instance) / size) ** 2) for instance in instances) / count
         return self.timeout * max(1.0, growth)
+
+    def size_of(self, instance: Any) -> int:
+        """Size of an instance, in the measure of `splits`; of an instance without a length, the first size."""
+        return len(instance) if hasattr(instance, "__len__") else next(iter(self.splits.values()))[0]
 
     def instances(self, split: str, size: int) -> list[Any]:
         """All instances of a set, the same ones in every process."""
         raise NotImplementedError(f"{type(self).__name__} does not define instances().")
 
+    def source(self, split: str, size: int) -> str:
+        """Where a set comes from: `published`; `own`, a stand-in for a published one not at hand; or the `problem` itself."""
+        return "problem"
+
+    def read(self, path: Path) -> list[Any]:
+        """Instances from a file in a format of the field.
+
+        Raises
+        ------
+        DataError
+            The file cannot be read, or this problem knows no file format.
+        """
+        raise DataError(f"{path}: problem {self.name} reads no instance files.")
+
+    def find(self, namespace: dict[str, Any]) -> Any:
+        """What a program defined under the function's name or another accepted one; None if nothing."""
+        return namespace.get(self.function)
+
+    def per_process(self, instances: Sequence[Any]) -> int:
+        """How many instances one child works on: fewer where what it returns is large."""
+        return len(instances)
+
+    def warm(self, instances: Sequence[Any]) -> None:
+        """Called once before children are forked: make here what all of them need, such as compiled kernels."""
+
     def run(self, function: Callable[..., Any], instance: Any) -> np.ndarray:
         """Drive a program on one instance (in the child); returns an int64 or float64 array, may raise `Rejected`."""
         raise NotImplementedError(f"{type(self).__name__} does not define run().")
 
-    def score(self, instance: Any, output: np.ndarray) -> float:
+    def compiled(self, function: Callable[..., Any]) -> Callable[[Any], np.ndarray] | None:
+        """A compiled `run` for a function that numba has compiled, one argument: the instance; None: there is none."""
+        return None
+
+    def score(self, instance: Any, output: np.ndarray) -> float | Score:
         """Score of one returned array (in the parent); raises `Rejected` if it does not count."""
         raise NotImplementedError(f"{type(self).__name__} does not define score().")
+
+    def bounds(self, instance: Any) -> tuple[float, float]:
+        """Least and largest score that is possible; anything outside them is taken for a fraud, not for a feat."""
+        return -math.inf, math.inf
+
+    def references(self, instance: Any) -> dict[str, float]:
+        """Scores of classical methods that are no programs of this problem (name -> score)."""
+        return {}
+
+
+class SelfScored(Problem):
+    """A problem whose score function runs the program itself, as the problems of other frameworks do.
+
+    The whole evaluation happens in the sandboxed child and only a number leaves it. That number is what the program's
+    own process says, so a hostile program can forge it: `bounds` are all that stands against that, and must be finite.
+    """
+
+    def evaluate(self, function: Callable[..., Any], instance: Any) -> float:
+        """Score of a program on one instance."""
+        raise NotImplementedError(f"{type(self).__name__} does not define evaluate().")
+
+    def bounds(self, instance: Any) -> tuple[float, float]:
+        """Least and largest score that is possible; to be stated by every such problem."""
+        raise NotImplementedError(f"{type(self).__name__} does not define bounds().")
+
+    def run(self, function: Callable[..., Any], instance: Any) -> np.ndarray:
+        """The score, as an array of one number."""
+        return np.array([float(self.evaluate(function, instance))])
+
+    def score(self, instance: Any, output: np.ndarray) -> float:
+        """The number that came back; the evaluator holds it against `bounds`."""
+        if output.dtype != np.float64 or output.shape != (1,):
+            raise WrongShape(f"expected one number, got {output.dtype} of shape {output.shape}")
+        if not math.isfinite(output[0]):
+            raise NonFinite(f"the score is {output[0]}")
+        return float(output[0])
 
 
 def exact_index(value: object) -> int:

@@ -49,7 +49,9 @@ def test_json_is_one_object_per_program_with_the_promised_keys_in_order(call):
     done = call("--problem", "tsp_construct", "--json", "good.py", "bad.py", "run")
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [list(row) for row in rows] == [KEYS] * 3
+    assert [list(row)[: len(KEYS)] for row in rows] == [KEYS] * 3
+    assert all(row["true_objective"] == row["objective"] and row["path"] == "python" for row in rows)
+    assert [row["valid_instances"] for row in rows] == [64, 0, 64]
     assert [row["program"] for row in rows] == ["good.py", "bad.py", "run/best.py"]
     assert rows[0]["objective"] == rows[2]["objective"] == pytest.approx(7.0043697989867315, rel=1e-12)
     assert (rows[0]["split"], rows[0]["size"], rows[0]["seed"]) == ("train", 50, 0)
@@ -81,7 +83,7 @@ def test_a_run_folder_knows_its_problem(call):
         (["--problem", "tsp_construct", "--split", "test", "--size", "7", "good.py"], "20, 50, 100, 200"),
         (["--problem", "tsp_construct", "--timeout", "-1", "good.py"], "(--timeout)"),
         (["--problem", "tsp_construct", "--workers", "0", "good.py"], "(--workers)"),
-        (["good.py"], "Expected --problem NAME; there are: tsp_construct."),
+        (["good.py"], "Expected --problem NAME; there are: tsp_construct, kp_construct"),
     ],
 )
 def test_bad_usage_is_one_line_and_exit_status_2(call, arguments, message):

@@ -189,9 +189,13 @@ def test_memory_limit_and_time_limit_are_the_callers():
 
 
 def test_time_limits_grow_with_the_set():
-    assert PROBLEM.time_limit("train", 50) == PROBLEM.time_limit("val", 20) == 20
-    assert PROBLEM.time_limit("val", 100) == 80
-    assert PROBLEM.time_limit("test", 50) == 20 * 1000 / 64
+    def limit(split, size):
+        return PROBLEM.time_limit(PROBLEM.instances(split, size))
+
+    assert limit("train", 50) == limit("val", 20) == 20
+    assert limit("val", 100) == 80
+    assert limit("test", 50) == 20 * 1000 / 64
+    assert PROBLEM.time_limit(PROBLEM.instances("val", 200)[:1]) == 20
 
 
 @pytest.mark.parametrize(

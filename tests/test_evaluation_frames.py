@@ -5,21 +5,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ttc_esopt.evaluation.frames import BadFrame, clean, decode, encode, encode_failure
+from ttc_esopt.evaluation.frames import BadFrame, Failure, clean, decode, encode, encode_failure
 
 
 def test_arrays_come_back_with_their_bits_types_and_shapes():
     arrays = [np.arange(6).reshape(2, 3), np.array([np.nan, -0.0, 1e300]), np.array(3), np.zeros((0, 4))]
-    back = decode(encode(arrays)).arrays
+    back = decode(encode(arrays)).outputs
     assert [a.dtype for a in back] == [a.dtype for a in arrays]
     assert [a.shape for a in back] == [a.shape for a in arrays]
     assert [a.tobytes() for a in back] == [a.tobytes() for a in arrays]
-    assert not any(a.flags.writeable for a in back)
+    assert all(a.flags.aligned for a in back)
 
 
 def test_arrays_that_are_not_contiguous_come_back_as_seen():
     array = np.arange(12).reshape(3, 4).T[::2]
-    assert np.array_equal(decode(encode([array])).arrays[0], array)
+    assert np.array_equal(decode(encode([array])).outputs[0], array)
 
 
 @pytest.mark.parametrize("array", [np.array([None]), np.array(["x"]), np.array([1j]), np.array([1], dtype=np.int32)])
@@ -30,7 +30,14 @@ def test_only_two_types_are_sent(array):
 
 def test_a_failure_comes_back_on_one_clean_line():
     frame = decode(encode_failure("exception", "a\x00b\nc\x1b"))
-    assert (frame.failure, frame.detail, frame.arrays) == ("exception", "a?b c?", ())
+    assert (frame.failure, frame.outputs) == (Failure("exception", "a?b c?"), ())
+
+
+def test_single_instances_can_fail_and_compilation_is_told():
+    frame = decode(encode([np.array([1.0]), Failure("shape", "a\nb")], compile_seconds=1.5))
+    assert frame.outputs[0] == 1.0 and frame.outputs[1] == Failure("shape", "a b")
+    assert frame.failure is None and frame.compiled and frame.compile_seconds == 1.5
+    assert not decode(encode([])).compiled
 
 
 @pytest.mark.parametrize(
@@ -47,17 +54,22 @@ def test_a_failure_comes_back_on_one_clean_line():
         b'{"failure": "timeout", "detail": ""}\n',
         b'{"failure": ["exception"], "detail": ""}\n',
         b'{"failure": "exception", "detail": ""}\nmore',
-        b'{"failure": "exception", "detail": "", "arrays": []}\n',
-        b'{"arrays": [["int64", [2]]]}\n' + bytes(15),
-        b'{"arrays": [["int64", [2]]]}\n' + bytes(17),
-        b'{"arrays": [["int64", [true]]]}\n' + bytes(8),
-        b'{"arrays": [["int64", [1.0]]]}\n' + bytes(8),
-        b'{"arrays": [["int64", 1]]}\n' + bytes(8),
-        b'{"arrays": [["int64", [1], 1]]}\n' + bytes(8),
-        b'{"arrays": [[[], [1]]]}\n' + bytes(8),
-        b'{"arrays": [["int64", [1, 1, 1, 1, 1]]]}\n' + bytes(8),
-        b'{"arrays": [["int64", [1' + b"0" * 5000 + b"]]]}\n",
-        b'{"arrays": [["int64", [NaN]]]}\n',
+        b'{"failure": "exception", "detail": "", "outputs": []}\n',
+        b'{"outputs": [["int64", [2]]], "compile_seconds": null}\n' + bytes(15),
+        b'{"outputs": [["int64", [2]]], "compile_seconds": null}\n' + bytes(17),
+        b'{"outputs": [["int64", [true]]], "compile_seconds": null}\n' + bytes(8),
+        b'{"outputs": [["int64", [1.0]]], "compile_seconds": null}\n' + bytes(8),
+        b'{"outputs": [["int64", 1]], "compile_seconds": null}\n' + bytes(8),
+        b'{"outputs": [["int64", [1], 1]], "compile_seconds": null}\n' + bytes(8),
+        b'{"outputs": [[[], [1]]], "compile_seconds": null}\n' + bytes(8),
+        b'{"outputs": [["int64", [1, 1, 1, 1, 1]]], "compile_seconds": null}\n' + bytes(8),
+        b'{"outputs": [["int64", [1' + b"0" * 5000 + b']]], "compile_seconds": null}\n',
+        b'{"outputs": [["int64", [NaN]]], "compile_seconds": null}\n',
+        b'{"outputs": []}\n',
+        b'{"outputs": [], "compile_seconds": -1}\n',
+        b'{"outputs": [], "compile_seconds": NaN}\n',
+        b'{"outputs": [], "compile_seconds": "1"}\n',
+        b'{"outputs": [{"failure": "timeout", "detail": ""}], "compile_seconds": null}\n',
         b"[" * 200_000 + b"\n",
     ],
 )

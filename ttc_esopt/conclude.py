@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ttc_esopt import problems
 from ttc_esopt.evaluation import Evaluator
+from ttc_esopt.instances import evaluator
 from ttc_esopt.problems.base import Problem
 from ttc_esopt.rundata import is_new, thirds
 from ttc_esopt.runfolder import RunFolder
@@ -51,45 +53,44 @@ class Conclusion:
     own_is_best: bool
 
 
-def evaluator(problem: Problem, settings: Settings, split: str = "train", size: int | None = None) -> Evaluator:
-    """An evaluator with the run's limits; on other splits the time limit is the problem's."""
-    return Evaluator(
-        problem, split=split, size=size, seed=settings.seed, workers=settings.workers or None,
-        timeout=(settings.eval_timeout or None) if split == "train" else None, memory_mb=settings.memory_mb,
-    )  # fmt: skip
+def conclude(folder: RunFolder, problem: Problem, state: State) -> Conclusion:
+    """Evaluate, choose, write best.py and best.json, and sum up.
 
-
-def conclude(folder: RunFolder, problem: Problem, state: State, search: Evaluator) -> Conclusion:
-    """Evaluate, choose, write best.py and best.json, and sum up."""
+    All figures here are of programs run in plain Python, also where the search had them compiled.
+    """
     settings = folder.settings
     size = problem.splits["train"][0]
     heads: list[tuple[str, str]] = [(name, code) for name, code in problem.baselines.items()]
     seeds = [seed.code for seed in problem.seeds]
-    on_train = search.evaluate([code for _, code in heads] + seeds)
-    best_seed = min(
-        (i for i, outcome in enumerate(on_train[len(heads) :]) if outcome.valid),
-        key=lambda i: on_train[len(heads) + i].objective,
-        default=None,
-    )
-    if best_seed is not None:
-        heads.append(("best seed heuristic", seeds[best_seed]))
     finalists: list[Individual] = list(state.population)
-    codes = [code for _, code in heads] + [one.code for one in finalists]
-    train = [o.objective for o in search.evaluate([code for _, code in heads])] + [one.objective for one in finalists]
-    val = _objectives(problem, settings, "val", size, codes)
-    chosen = _choose(finalists, val[len(heads) :])
-    tested = [code for _, code in heads] + ([finalists[chosen].code] if chosen is not None else [])
-    test = _objectives(problem, settings, "test", size, tested)
-    rows = [Row(name, train[i], val[i], test[i]) for i, (name, _) in enumerate(heads)]
+    with evaluator(problem, settings, compile="never") as search:
+        on_train = [o.objective for o in search.evaluate([code for _, code in heads] + seeds)]
+        valid = [i for i in range(len(heads), len(on_train)) if on_train[i] is not None]
+        if valid:
+            best_seed = min(valid, key=lambda i: on_train[i])
+            on_train[len(heads)] = on_train[best_seed]
+            heads.append(("best seed heuristic", seeds[best_seed - len(heads)]))
+        codes = [code for _, code in heads]
+        val = _objectives(problem, settings, "val", size, codes + [one.code for one in finalists])
+        chosen = _choose(finalists, val[len(heads) :])
+        train = on_train[: len(heads)]
+        if chosen is not None:
+            codes.append(finalists[chosen].code)
+            train.append(search.evaluate(codes[-1:])[0].objective)
+        held_out = val[: len(heads)] + ([val[len(heads) + chosen]] if chosen is not None else [])
+        test = _objectives(problem, settings, "test", size, codes)
+        names = [name for name, _ in heads] + ["best found"]
+        rows = [Row(*row) for row in zip(names, train, held_out, test, strict=False)]
+        rows[:0] = _references(problem, settings, search, size)
     written = [line for line in state.lines if line["reply"] is not None]
     first, last = thirds(written)
     own = {line["order"] for line in written if is_new(line)}
     if chosen is not None:
         best = finalists[chosen]
-        rows.append(Row("best found", best.objective, val[len(heads) + chosen], test[-1]))
         scores: dict[str, Any] = {
             "order": best.order, "operator": state.lines[best.order]["operator"], "description": best.description,
-            "objective": best.objective, "val": rows[-1].val, "test": rows[-1].test, "size": size,
+            "objective": rows[-1].train, "val": rows[-1].val, "test": rows[-1].test,
+            "size": None if settings.instances else size,
             "chosen_on": "val" if rows[-1].val is not None else "train",
             "reference": {row.name: row.train for row in rows[:-1]},
             "rows": [{"name": row.name, "train": row.train, "val": row.val, "test": row.test} for row in rows],
@@ -108,8 +109,25 @@ def _choose(finalists: list[Individual], val: list[float | None]) -> int | None:
 
 
 def _objectives(problem: Problem, settings: Settings, split: str, size: int, codes: list[str]) -> list[float | None]:
-    if split not in problem.splits:
+    sized = _size(problem, settings, split, size)
+    if sized is None:
         return [None] * len(codes)
-    size = size if size in problem.splits[split] else problem.splits[split][0]
-    with evaluator(problem, settings, split, size) as held_out:
+    with evaluator(problem, settings, split, sized, compile="never") as held_out:
         return [outcome.objective for outcome in held_out.evaluate(codes)]
+
+
+def _size(problem: Problem, settings: Settings, split: str, size: int) -> int | None:
+    """The size to report on in a split: the search's own or the split's first; None: there is nothing to report on."""
+    if settings.instances or split not in problem.splits:
+        return None
+    return size if size in problem.splits[split] else problem.splits[split][0]
+
+
+def _references(problem: Problem, settings: Settings, search: Evaluator, size: int) -> list[Row]:
+    """Classical methods that are no programs."""
+    sets = {"train": search.instances}
+    for split in ("val", "test"):
+        sized = _size(problem, settings, split, size)
+        sets[split] = [] if sized is None else problem.instances(split, sized)
+    means = {split: problems.mean_references(problem, instances) for split, instances in sets.items()}
+    return [Row(name, *(means[split].get(name) for split in sets)) for name in means["train"]]

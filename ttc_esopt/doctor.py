@@ -130,9 +130,11 @@ def _models() -> Iterator[Finding]:
 
 
 def _sandbox() -> Iterator[Finding]:
-    from ttc_esopt.evaluation import sandbox_layers
+    from ttc_esopt.evaluation import sandbox
 
     try:
-        yield Finding("sandbox", ", ".join(sandbox_layers()))
+        yield Finding("sandbox", f"{sandbox.strength()}: {', '.join(sandbox.sandbox_layers())}")
+        if missing := sandbox.advice():
+            yield Finding("stronger", "; ".join(missing))
     except TtcEsoptError as error:
         yield Finding("sandbox", str(error), broken=True)

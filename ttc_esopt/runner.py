@@ -6,6 +6,7 @@ result = run("demo", problem="tsp_construct", model="smollm2-135m", arm="esopt",
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -16,6 +17,7 @@ from typing import Any
 
 from ttc_esopt import models, problems, scaffolds
 from ttc_esopt.errors import ConfigurationError, DataError
+from ttc_esopt.instances import absolute_files, evaluator, problem_of, read_files, split_files
 from ttc_esopt.runfolder import RunFolder, versions
 from ttc_esopt.settings import FIELDS, Settings, check_types, resolve
 
@@ -62,13 +64,20 @@ def settings_of(given: dict[str, Any]) -> Settings:
     file, colon, name = given.get("problem", "").rpartition(":")
     if colon and file.endswith(".py"):
         given["problem"] = f"{Path(file).resolve()}:{name}"
-    problem = problems.load(given.get("problem", FIELDS["problem"].default))
+    if given.get("instances"):
+        given["instances"] = absolute_files(given["instances"])
+    data = given.get("data") or os.environ.get("TTC_ESOPT_DATA")
+    if data:
+        given["data"] = str(Path(data).resolve())
+    problems.load(given.get("problem", FIELDS["problem"].default))  # a wrong name is told before a wrong model
     model = given.get("model", FIELDS["model"].default)
     if model not in models.REGISTRY:
         found = models.resolve(model)
         if isinstance(found, Path):
             given["model"] = str(found.resolve())
     settings = resolve(given, models.defaults(model))
+    problem = problem_of(settings)
+    read_files(problem, split_files(settings.instances))
     plan = scaffolds.build(problem, settings).plan()
     if settings.arm != "frozen" and not any(call.es for call in plan):
         batch = settings.directions * settings.replies_per_direction
@@ -129,12 +138,12 @@ def work(folder: RunFolder, report: bool = True, say: Say = print) -> Result:
 
 
 def _search(folder: RunFolder, engine: Any, report: bool, say: Say) -> Result:
-    from ttc_esopt.conclude import conclude, evaluator
+    from ttc_esopt.conclude import conclude
     from ttc_esopt.progress import RunProgress
     from ttc_esopt.search import Search
 
     settings = folder.settings
-    problem = problems.load(settings.problem)
+    problem = problem_of(settings)
     scaffold = scaffolds.build(problem, settings)
     with evaluator(problem, settings) as search_set:
         title = f"{settings.problem} {settings.scaffold} {settings.arm}"
@@ -142,8 +151,9 @@ def _search(folder: RunFolder, engine: Any, report: bool, say: Say) -> Result:
             search = Search(folder, problem, scaffold, engine, search_set, progress)
             state = search.run()
         fingerprint = engine.fingerprint()
-        say("choosing the best on val, reporting it on test ...")
-        conclusion = conclude(folder, problem, state, search_set)
+        last = "evaluating" if settings.instances else "choosing the best on val, reporting it on test:"
+        say(f"{last} the last population in plain Python ...")
+        conclusion = conclude(folder, problem, state)
     if search.stopped is None:
         folder.note_result({"fingerprint": fingerprint, "sha256": engine.sha256()})
     page = None
@@ -178,7 +188,7 @@ def open_engine(folder: RunFolder, model: str | None = None) -> Any:
 
 def announcement(settings: Settings, out: Path) -> list[str]:
     """What is about to be spent, as lines."""
-    plan = scaffolds.build(problems.load(settings.problem), settings).plan()
+    plan = scaffolds.build(problem_of(settings), settings).plan()
     counts: dict[str, int] = {}
     for call in plan:
         counts[call.operator] = counts.get(call.operator, 0) + call.count

@@ -169,6 +169,8 @@ class Search:
                 outcome: Outcome = next(outcomes)
                 line["objective"], line["failure"] = outcome.objective, outcome.failure
                 line["detail"] = outcome.detail
+                if outcome.alarm:
+                    self.display.line(f"candidate {line['order']}: {outcome.detail}")
                 if outcome.valid:
                     key = round(outcome.objective, 5)
                     line["copy_of"] = known.get(key)

@@ -44,6 +44,8 @@ CHOICES = {
     "scope": ("auto", "all", "linear"),
     "engine": ("auto", "transformers"),
     "dtype": ("auto", "float32", "bfloat16", "float16"),
+    "protocol": ("published", "corrected"),
+    "sandbox": ("auto", "required"),
 }
 
 
@@ -62,6 +64,10 @@ class Settings:
     """
 
     problem: str = _opt("tsp_construct", "the problem to design a heuristic for")
+    instances: str = _opt("", "instance files to search on instead of the train set, separated by colons")
+    data: str = _opt("", "folder of published instance sets that no seed rebuilds (else TTC_ESOPT_DATA)")
+    protocol: str = _opt("published", "published (quirks included), or corrected where the published one distorts")
+    mode: str = _opt("", "bpp_aco: sample (as published) or aco (a real ant colony)")
     scaffold: str = _opt("eoh", "what drives the model: eoh (population, e1 e2 m1 m2) or sample (independent i1)")
     model: str = _opt("smollm2-135m", "a model of `models list`, a folder in Hugging Face format, or a hub id")
     arm: str = _opt("frozen", "frozen, noise (perturb, no step), shuffled (rewards permuted) or esopt")
@@ -113,6 +119,7 @@ class Settings:
     workers: int = _opt(0, "evaluation processes (0: one per core)")
     eval_timeout: float = _opt(0.0, "seconds for one evaluation (0: the problem's own limit)")
     memory_mb: int = _opt(1024, "memory that a candidate may allocate, in MiB")
+    sandbox: str = _opt("auto", "auto (what this machine offers), or required (refuse less than full isolation)")
 
     def __post_init__(self) -> None:
         for name, allowed in CHOICES.items():

@@ -1,4 +1,4 @@
-"""`ttc-esopt evaluate`: the objective of programs on one set of instances."""
+"""`ttc-esopt evaluate`: the objective of programs on one set of instances, or on instance files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import sys
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,7 +24,9 @@ evaluation ran, 2 for bad usage.
 Examples:
   ttc-esopt evaluate --problem tsp_construct mine.py
   ttc-esopt evaluate --problem tsp_construct --split val --size 100 mine.py other.py
-  ttc-esopt evaluate --problem tsp_construct --split test --json mine.py
+  ttc-esopt evaluate --problem cvrp_aco --split test --protocol corrected --json mine.py
+  ttc-esopt evaluate --problem tsp_construct --instances berlin52.tsp gr17.tsp -- mine.py
+  ttc-esopt evaluate --problem bpp_aco --baselines
   ttc-esopt evaluate demo
 """
 
@@ -33,71 +35,144 @@ def register(app: typer.Typer) -> None:
     @app.command(help=_HELP)
     def evaluate(
         programs: Annotated[
-            list[Path], typer.Argument(metavar="CODE.py...|RUN", help="Program files, or run folders.")
-        ],
+            list[Path] | None,
+            typer.Argument(metavar="CODE.py...|RUN", help="Program files, or run folders.", show_default=False),
+        ] = None,
         problem: Annotated[
             str | None,
             typer.Option(metavar="NAME|FILE.py:CLASS", help="The problem; by default the run folder's own."),
         ] = None,
         split: Annotated[str, typer.Option(help="Set of instances: train, val or test.")] = "train",
         size: Annotated[int | None, typer.Option(help="Instance size; by default the split's first.")] = None,
+        instances: Annotated[
+            list[Path] | None,
+            typer.Option(
+                metavar="FILE...",
+                help="Instance files instead of a set: .tsp, .vrp, .bpp, knapsack, .npy, .npz. Arguments that are no "
+                "programs (.py) and no folders count as further files.",
+                show_default=False,
+            ),
+        ] = None,
+        data: Annotated[
+            str | None,
+            typer.Option(metavar="DIR", help="Folder of published sets that no seed rebuilds (else TTC_ESOPT_DATA)."),
+        ] = None,
+        protocol: Annotated[
+            str | None, typer.Option(help="published, or corrected where that distorts.", show_default="published")
+        ] = None,
+        mode: Annotated[
+            str | None, typer.Option(help="bpp_aco: sample or aco (a real ant colony).", show_default="sample")
+        ] = None,
         seed: Annotated[
             int | None,
-            typer.Option(help="Seed of random and np.random inside the programs; by default the run's own, or 0."),
+            typer.Option(
+                help="Seed of the random numbers of programs and ant colonies; by default the run's own, or 0."
+            ),
         ] = None,
+        baselines: Annotated[bool, typer.Option("--baselines", help="Evaluate the problem's baselines too.")] = False,
+        lenient: Annotated[
+            bool,
+            typer.Option(
+                "--lenient",
+                help="Leave out instances on which a program fails, as the published test evaluators do; by default "
+                "one such instance makes a program invalid.",
+            ),
+        ] = False,
+        compile: Annotated[
+            str, typer.Option(help="auto (where it pays and changes nothing), never (plain Python), or always.")
+        ] = "auto",
+        sandbox: Annotated[
+            str, typer.Option(help="auto (what this machine offers), or required (refuse to run with less).")
+        ] = "auto",
         timeout: Annotated[
             float | None,
             typer.Option(help="Seconds per program on the whole set; by default the problem's, more for larger sets."),
         ] = None,
         memory_mb: Annotated[int, typer.Option(help="MiB that a program may allocate.")] = 1024,
-        workers: Annotated[int | None, typer.Option(help="Programs at the same time; by default one per core.")] = None,
+        workers: Annotated[int | None, typer.Option(help="Processes at the same time; by default one per core.")] = None,
         json_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object per program.")] = False,
     ) -> None:
-        from ttc_esopt.evaluation import Evaluator
-        from ttc_esopt.problems import load, names
+        from ttc_esopt import problems
+        from ttc_esopt.evaluation import Evaluator, say_when_compiling
+        from ttc_esopt.instances import read_files, split_files
 
-        files = [_program_file(path) for path in programs]
-        of_run = _settings_of_run(programs)
+        codes_from, files = _sort_arguments(programs or [], instances or [])
+        of_run = _settings_of_run(codes_from)
         name = problem or of_run.get("problem")
         if not isinstance(name, str):
-            raise ConfigurationError(f"Expected --problem NAME; there are: {', '.join(names())}.")
-        chosen = load(name)
+            raise ConfigurationError(f"Expected --problem NAME; there are: {', '.join(problems.names())}.")
+        if not codes_from and not baselines:
+            raise ConfigurationError("Expected at least one program file or run folder, or --baselines.")
+        given = {"protocol": protocol or of_run.get("protocol"), "mode": mode or of_run.get("mode")}
+        say_when_compiling(lambda line: print(line, file=sys.stderr))
+        chosen = problems.load(
+            name, data=data or of_run.get("data") or None, **{key: value for key, value in given.items() if value}
+        )
         if seed is None:
             seed = of_run.get("seed", 0)
         if not isinstance(seed, int) or not 0 <= seed < 1 << 64:
             raise ConfigurationError(f"Expected a seed from 0 to 2^64 - 1, got {seed} (--seed).")
-        codes = [_read(path) for path in files]
+        texts = [(str(path), _read(path)) for path in map(_program_file, codes_from)]
+        if baselines:
+            texts += [(f"baseline {key}", code) for key, code in chosen.baselines.items()]
+        if not files and not problem and split == "train":
+            files = [Path(file) for file in split_files(of_run.get("instances", ""))]
         with Evaluator(
-            chosen, split=split, size=size, seed=seed, workers=workers, timeout=timeout, memory_mb=memory_mb
-        ) as evaluator:
-            size = evaluator.size
-            print(
-                f"{len(codes)} program{'s'[: len(codes) != 1]} on {chosen.counts[split]} instances of size {size} "
-                f"({chosen.name}, {split}), at most {evaluator.timeout:g} s each",
-                file=sys.stderr,
-            )
-            outcomes = _evaluate(evaluator, codes)
-        rows = []
-        for path, outcome in zip(files, outcomes, strict=True):
-            rows.append(
-                {
-                    "program": str(path),
-                    "problem": chosen.name,
-                    "split": split,
-                    "size": size,
-                    "seed": seed,
-                    "valid": outcome.valid,
-                    "objective": outcome.objective,
-                    "seconds": outcome.seconds,
-                    "failure": outcome.failure,
-                    "detail": outcome.detail,
-                }
-            )
+            chosen, split=split, size=size, instances=read_files(chosen, files) if files else None, seed=seed,
+            workers=workers, timeout=timeout, memory_mb=memory_mb, lenient=lenient, compile=compile, sandbox=sandbox,
+        ) as evaluator:  # fmt: skip
+            _say_what(evaluator, len(texts))
+            outcomes = _evaluate(evaluator, [code for _, code in texts])
+        shared = {"problem": chosen.name, "split": evaluator.split, "size": evaluator.size, "seed": seed}
+        more = {"instances": len(evaluator.instances), "source": evaluator.source, **chosen.chosen}
+        rows = [_row(text[0], shared, outcome, more) for text, outcome in zip(texts, outcomes, strict=True)]
+        if baselines:
+            for key, value in problems.mean_references(chosen, evaluator.instances).items():
+                rows.append(_row(f"baseline {key}", shared, _reference(value), more))
         if json_lines:
             for row in rows:
                 print(json.dumps(row))
         else:
             _print_table(rows)
+
+
+def _sort_arguments(arguments: list[Path], files: list[Path]) -> tuple[list[Path], list[Path]]:
+    """Programs and run folders; instance files, if any were named (an option cannot take several values)."""
+    if not files:
+        return arguments, []
+    programs = [path for path in arguments if path.suffix == ".py" or path.is_dir()]
+    files = files + [path for path in arguments if path not in programs]
+    return programs, files
+
+
+def _say_what(evaluator: Evaluator, count: int) -> None:
+    from ttc_esopt.evaluation.sandbox import warning
+
+    size = f" of size {evaluator.size}" if evaluator.size is not None else ""
+    own = ", a set of our own: the published one is not at hand (--data)" if evaluator.source == "own" else ""
+    number = len(evaluator.instances)
+    print(
+        f"{count} program{'s'[: count != 1]} on {number} instance{'s'[: number != 1]}{size} "
+        f"({evaluator.problem.name}, {evaluator.split}{own}), at most {evaluator.timeout:g} s each",
+        file=sys.stderr,
+    )
+    if weak := warning():
+        print(weak, file=sys.stderr)
+
+
+def _row(name: str, shared: dict[str, Any], outcome: Outcome, more: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "program": name, **shared, "valid": outcome.valid, "objective": outcome.objective, "seconds": outcome.seconds,
+        "failure": outcome.failure, "detail": outcome.detail, "true_objective": outcome.true_objective,
+        "path": "compiled" if outcome.compiled else "python", "compile_seconds": outcome.compile_seconds, **more,
+        "valid_instances": sum(score is not None for score in outcome.scores),
+    }  # fmt: skip
+
+
+def _reference(value: float) -> Outcome:
+    from ttc_esopt.evaluation import Outcome
+
+    return Outcome(True, value, None, "", 0.0, true_objective=value)
 
 
 def _program_file(path: Path) -> Path:
@@ -142,13 +217,18 @@ def _evaluate(evaluator: Evaluator, codes: list[str]) -> list[Outcome]:
 
 
 def _print_table(rows: list[dict]) -> None:
-    head = ("program", "objective", "seconds", "failure")
+    distorted = any(row["true_objective"] != row["objective"] for row in rows)
+    head = ("program", "objective", "seconds", *(["true objective"] if distorted else []), "failure")
     table = [head]
     for row in rows:
-        value = "-" if row["objective"] is None else f"{row['objective']:.6g}"
-        failure = f"{row['failure']}: {row['detail']}" if row["failure"] else ""
-        table.append((row["program"], value, f"{row['seconds']:.2f}", failure))
-    widths = [max(len(line[k]) for line in table) for k in range(3)]
-    for name, value, seconds, failure in table:
-        line = f"{name:<{widths[0]}}  {value:>{widths[1]}}  {seconds:>{widths[2]}}  {failure}"
-        print(line.rstrip())
+        true = [_number(row["true_objective"])] if distorted else []
+        note = f"{row['failure']}: {row['detail']}" if row["failure"] else row["detail"]
+        table.append((row["program"], _number(row["objective"]), f"{row['seconds']:.2f}", *true, note))
+    widths = [max(len(line[k]) for line in table) for k in range(len(head) - 1)]
+    for name, *numbers, note in table:
+        columns = [f"{name:<{widths[0]}}", *(f"{n:>{width}}" for n, width in zip(numbers, widths[1:], strict=True))]
+        print("  ".join([*columns, note]).rstrip())
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.6g}"

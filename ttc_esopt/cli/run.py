@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import shlex
 import sys
 from pathlib import Path
@@ -10,9 +9,8 @@ from typing import Any
 
 import typer
 
+from ttc_esopt.cli.options import given_settings, with_settings
 from ttc_esopt.errors import ConfigurationError
-from ttc_esopt.models import REGISTRY
-from ttc_esopt.settings import FIELDS, PRESETS, flag, read_toml
 
 RUN_HELP = """Search heuristics for a problem, with or without ES.
 
@@ -28,27 +26,11 @@ Examples:
 
 
 def _run(out: Path, config: Path | None, esopt: bool, report: bool, dry_run: bool, **flags: Any) -> None:
-    given = read_toml(config) if config else {}
-    typed = {name: value for name, value in flags.items() if value is not None}
-    if esopt:
-        if typed.get("arm", "esopt") != "esopt":
-            raise ConfigurationError(f"--esopt means --arm esopt, but --arm {typed['arm']} is given too.")
-        typed["arm"] = "esopt"
-    for name, value in PRESETS.get(typed.get("preset", ""), {}).items():
-        if name not in typed and given.get(name, value) != value:
-            raise ConfigurationError(
-                f"{config} sets {name} to {given[name]}, the preset {typed['preset']} to {value}: "
-                f"take {name} out of the file, or give {flag(name)}."
-            )
-    if ":" in typed.get("sigma", "") and "sigma_end" in typed:
-        raise ConfigurationError(f"--sigma {typed['sigma']} sets the end already, --sigma-end is given too.")
-    if "sigma" in typed or "sigma_schedule" in typed:
-        given.pop("sigma_end", None)  # the file's end belongs to the file's schedule
-    if "model" in given and typed.get("model", given["model"]) != given["model"]:
-        typer.echo(f"note: sigma, alpha and sampling are those of {config}, not of {typed['model']}")
+    given = given_settings(config, esopt, flags, typer.echo)
+    from ttc_esopt.evaluation import say_when_compiling
     from ttc_esopt.runner import announcement, settings_of, work
 
-    settings = settings_of(given | typed)
+    settings = settings_of(given)
     if str(out) == "." or out.resolve() == Path.cwd():
         raise ConfigurationError("Expected a folder of its own for the results, got the current one (--out).")
     if dry_run:
@@ -58,7 +40,8 @@ def _run(out: Path, config: Path | None, esopt: bool, report: bool, dry_run: boo
         return
     from ttc_esopt.runfolder import RunFolder
 
-    _show(work(RunFolder.create(out, settings, "ttc-esopt " + shlex.join(sys.argv[1:])), report, typer.echo))
+    say_when_compiling(typer.echo)
+    show(work(RunFolder.create(out, settings, "ttc-esopt " + shlex.join(sys.argv[1:])), report, typer.echo))
 
 
 def _resume(
@@ -75,10 +58,10 @@ def _resume(
 
     limits = {"max_tokens_total": max_tokens_total, "max_minutes": max_minutes}
     changed = {name: value for name, value in limits.items() if value is not None}
-    _show(resume(folder, report=report, say=typer.echo, **changed))
+    show(resume(folder, report=report, say=typer.echo, **changed))
 
 
-def _show(result: Any) -> None:
+def show(result: Any) -> None:
     """The closing table and the files that hold the result."""
     from rich.console import Console
     from rich.table import Table
@@ -153,44 +136,20 @@ def _report(
     typer.echo(f"report: {write_report(folders, out)}")
 
 
-def _default(name: str) -> str:
-    """A setting's default for --help, and where a known model has its own."""
-    own = [f"{model}: {entry.defaults[name]}" for model, entry in REGISTRY.items() if name in entry.defaults]
-    return "; ".join([str(FIELDS[name].default), *own])
-
-
-def _with_settings() -> Any:
-    """`_run` with one option per setting, so that names, defaults and help stand in `Settings` alone."""
-    kinds = {"str": str, "int": int, "float": float, "bool": bool}
-    fixed = [
+def _options() -> list[tuple[str, Any, Any]]:
+    """The options of `run` that are no settings: name, type, typer's option."""
+    return [
         ("out", Path, typer.Option(..., help="folder for the results (new)")),
         ("config", Path | None, typer.Option(None, help="TOML file with settings (flags win); a run.toml will do")),
         ("esopt", bool, typer.Option(False, "--esopt", help="the method itself: --arm esopt")),
         ("report", bool, typer.Option(True, help="write report.html at the end")),
         ("dry_run", bool, typer.Option(False, "--dry-run", help="print what would be spent, and stop")),
     ]
-    parameters = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=o, annotation=k) for n, k, o in fixed]
-    for name, one in FIELDS.items():
-        kind = str if name == "sigma" else kinds[str(one.type)]
-        declared = f"{flag(name)}/--no-{name.replace('_', '-')}" if kind is bool else flag(name)
-        text = f"{one.metadata['help']} [default: {_default(name)}]"
-        option = typer.Option(None, declared, help=text, show_default=False)
-        parameters.append(
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind | None)
-        )
-
-    def command(**values: Any) -> None:
-        _run(**values)
-
-    command.__doc__ = RUN_HELP
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in parameters}
-    return command
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    app.command("run")(_with_settings())
+    app.command("run")(with_settings(_run, RUN_HELP, _options()))
     app.command("resume")(_resume)
     app.command("replay")(_replay)
     app.command("export")(_export)

@@ -13,12 +13,14 @@ import random
 import sys
 import types
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ttc_esopt.evaluation.frames import encode, encode_failure
+from ttc_esopt.evaluation.compiled import drive
+from ttc_esopt.evaluation.frames import Failure, encode, encode_failure
 from ttc_esopt.problems.base import Problem, Rejected
 
 FILE = "<heuristic>"
@@ -45,56 +47,103 @@ def seed_everything(code: str, index: int, seed: int) -> None:
         _helperlib.rnd_seed(_helperlib.rnd_get_py_state_ptr(), words[1])
 
 
-def answer(problem: Problem, instances: Sequence[Any], code: str, seed: int) -> bytes:
+@dataclass(frozen=True)
+class Task:
+    """What to drive a program over, and how.
+
+    Attributes
+    ----------
+    instances : of the problem
+    first : number of the first of them in the whole set
+    seed : of the random numbers that the program sees
+    compile : auto, never or always
+    lenient : whether an instance that fails leaves the others alone
+    """
+
+    instances: Sequence[Any]
+    first: int
+    seed: int
+    compile: str = "auto"
+    lenient: bool = False
+
+
+def answer(problem: Problem, task: Task, code: str) -> bytes:
     """Execute a program and drive it over the instances; returns the frame to send, whatever happens."""
     warnings.simplefilter("ignore")
     try:
-        return _answer(problem, instances, code, seed)
+        return _answer(problem, task, code)
     except MemoryError:  # of the program, or while its error was being described
         return _OUT_OF_MEMORY
 
 
-def _answer(problem: Problem, instances: Sequence[Any], code: str, seed: int) -> bytes:
+def _answer(problem: Problem, task: Task, code: str) -> bytes:
     try:
-        return encode(_outputs(problem, instances, code, seed))
+        return _outputs(problem, task, code)
     except MemoryError:
         raise
-    except _Failure as failure:
+    except BaseException as error:
+        failure = _failure_of(error)
         return encode_failure(failure.word, failure.detail)
-    except Rejected as rejected:
-        return encode_failure(rejected.failure, str(rejected))
-    except Exception as error:
-        return encode_failure("exception", _describe(error))
-    except BaseException as error:  # SystemExit, KeyboardInterrupt: the program wanted to end
-        return encode_failure("crash", _describe(error))
 
 
-class _Failure(Exception):
+class _Failed(Exception):
     def __init__(self, word: str, detail: str) -> None:
         super().__init__(word, detail)
-        self.word, self.detail = word, detail
+        self.failure = Failure(word, detail)
 
 
-def _outputs(problem: Problem, instances: Sequence[Any], code: str, seed: int) -> list[np.ndarray]:
-    # A second reference: the program may rebind what it finds in the modules.
-    seed_again = seed_everything
-    seed_again(code, -1, seed)
+def _failure_of(error: BaseException) -> Failure:
+    if isinstance(error, _Failed):
+        return error.failure
+    if isinstance(error, Rejected):
+        return Failure(error.failure, str(error))
+    if isinstance(error, Exception):
+        return Failure("exception", _describe(error))
+    return Failure("crash", _describe(error))  # SystemExit, KeyboardInterrupt: the program wanted to end
+
+
+def _outputs(problem: Problem, task: Task, code: str) -> bytes:
+    seed_again = seed_everything  # a second reference: the program may rebind what it finds in the modules
+    seed_again(code, -1, task.seed)
+    function = _function(problem, code)
+
+    def seed_instance(index: int) -> None:
+        seed_again(code, task.first + index, task.seed)
+
+    if task.lenient:
+        return encode([_lenient(problem, function, one, seed_instance, k) for k, one in enumerate(task.instances)])
+    outputs, info = drive(problem, function, code, task.instances, seed_instance, task.compile)
+    return encode(outputs, compile_seconds=info["compile_seconds"] if info["path"] == "compiled" else None)
+
+
+def _lenient(
+    problem: Problem, function: Callable[..., Any], instance: Any, seed_instance: Callable[[int], None], index: int
+) -> np.ndarray | Failure:
+    seed_instance(index)
+    try:
+        return problem.run(function, instance)
+    except MemoryError:
+        raise
+    except Exception as error:
+        return _failure_of(error)
+
+
+def _function(problem: Problem, code: str) -> Callable[..., Any]:
+    """Execute the program's module; returns the function that it was to define."""
     try:
         compiled = compile(code, FILE, "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, OverflowError, MemoryError) as error:
-        raise _Failure("syntax", _describe(error)) from None
+        raise _Failed("syntax", _describe(error)) from None
     module = types.ModuleType(FILE)
     sys.modules[FILE] = module  # dataclasses and typing look a class's module up
+    if problem.gives_numpy:
+        module.__dict__["np"] = np
     exec(compiled, module.__dict__)
-    function = module.__dict__.get(problem.function)
+    function = problem.find(module.__dict__)
     if not callable(function):
         what = "defined, but no function" if problem.function in module.__dict__ else "not defined"
-        raise _Failure("name", f"{problem.function} is {what}")
-    outputs = []
-    for index, instance in enumerate(instances):
-        seed_again(code, index, seed)
-        outputs.append(problem.run(function, instance))
-    return outputs
+        raise _Failed("name", f"{problem.function} is {what}")
+    return function
 
 
 def _describe(error: BaseException) -> str:

@@ -2,45 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
 import os
-import select
-import shutil
-import subprocess
-import sys
-import tempfile
 import threading
-import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from ttc_esopt.errors import ConfigurationError, EvaluationError
-from ttc_esopt.evaluation.frames import BadFrame, clean, decode
+from ttc_esopt.errors import ConfigurationError, EvaluationError, TtcEsoptError
+from ttc_esopt.evaluation.frames import BadFrame, Failure, clean, decode
+from ttc_esopt.evaluation.process import Process
 from ttc_esopt.evaluation.sandbox import KERNEL_LAYERS
-from ttc_esopt.problems.base import Problem, Rejected
+from ttc_esopt.problems.base import Problem, Rejected, Score
 
+COMPILE = ("auto", "never", "always")
+SANDBOX = ("auto", "required")
+FILES = "files"  # the split of instances that no set of the problem holds
 _REMEMBERED = 4096  # outcomes kept for programs that come again
-_START_SECONDS = 120.0  # imports on a slow network disk
-_GRACE_SECONDS = 30.0  # what a zygote may need beyond the candidate's own time limit
-# A candidate's process sees nothing of the user's environment but where Python and the data are.
-_KEPT = (
-    "PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONUSERBASE", "NUMBA_CACHE_DIR", "NUMBA_CPU_NAME",
-    "NUMBA_CPU_FEATURES", "TTC_ESOPT_DATA",
-)  # fmt: skip
-_SET = {
-    "PYTHONHASHSEED": "0",
-    "PYTHONUTF8": "1",
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "LANG": "C.UTF-8",
-    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"),
-}
+_SLACK = 1e-9  # relative; bounds are computed in another order than scores
 
 
 @dataclass(frozen=True)
@@ -54,7 +38,12 @@ class Outcome:
     failure : one of reply, syntax, name, exception, timeout, memory, crash, output, forbidden, infeasible, nonfinite,
         shape; None if valid
     detail : one line about the failure
-    seconds : wall time of the program's process
+    seconds : wall time of the program's processes and of scoring
+    true_objective : without the published protocol's distortions, where it has some; else equal to `objective`
+    scores : score of each instance (None where it failed: only if lenient); empty if invalid
+    compiled : whether the program was compiled; what its own process says
+    compile_seconds : spent on that, part of `seconds`
+    alarm : whether a score was impossible (detail says which), a sign of fraud or of a wrong bound
     """
 
     valid: bool
@@ -62,6 +51,23 @@ class Outcome:
     failure: str | None
     detail: str
     seconds: float
+    true_objective: float | None = None
+    scores: tuple[float | None, ...] = field(default=(), repr=False)
+    compiled: bool = False
+    compile_seconds: float = 0.0
+    alarm: bool = False
+
+
+@dataclass
+class _Part:
+    """What one process made of its share of the instances."""
+
+    seconds: float = 0.0
+    scores: list[Score | None] = field(default_factory=list)
+    failure: Failure | None = None
+    compiled: bool = False
+    compile_seconds: float = 0.0
+    alarm: bool = False
 
 
 class Evaluator:
@@ -71,16 +77,20 @@ class Evaluator:
     ----------
     problem : from `ttc_esopt.problems.load`
     split, size : the set of instances; None: the split's first size
-    seed : of `random` and `np.random` inside the programs
-    workers : programs at the same time; None: one per core this process may use
+    instances : instances to take instead of a set
+    seed : of `random` and `np.random` inside the programs, and of what the problem draws in scoring
+    workers : processes at the same time; None: one per core this process may use
     timeout : seconds per program on all instances; None: the problem's own
     memory_mb : MiB that a program may allocate
+    lenient : whether instances on which a program fails are left out, as the published test evaluators do
+    compile : whether programs are compiled: auto (where it pays and changes nothing), never, always (where possible)
+    sandbox : auto (what this machine offers), required (refuse to run with less than full isolation)
     layers : kernel layers to use where the kernel has them (all; fewer only serve to test the rest)
 
     Raises
     ------
     ConfigurationError
-        A parameter is out of range.
+        A parameter is out of range, or the sandbox is weaker than required.
     """
 
     def __init__(
@@ -89,29 +99,59 @@ class Evaluator:
         *,
         split: str = "train",
         size: int | None = None,
+        instances: Sequence[Any] | None = None,
         seed: int = 0,
         workers: int | None = None,
         timeout: float | None = None,
         memory_mb: int = 1024,
+        lenient: bool = False,
+        compile: str = "auto",
+        sandbox: str = "auto",
         layers: Sequence[str] = KERNEL_LAYERS,
     ) -> None:
         self.problem = problem
-        self.split, self.size = problem.resolve(split, size)
+        if instances is None:
+            self.split, self.size = problem.resolve(split, size)
+            instances = problem.instances(self.split, self.size)
+            self.source = problem.source(self.split, self.size)
+        else:
+            self.split, self.size, self.source = FILES, size, FILES
+        self.instances = list(instances)
+        if not self.instances:
+            raise ConfigurationError("Expected at least one instance, got none.")
         self.seed = seed
         self.workers = len(os.sched_getaffinity(0)) if workers is None else workers
-        self.timeout = problem.time_limit(self.split, self.size) if timeout is None else timeout
-        self.memory_mb = memory_mb
+        self.timeout = problem.time_limit(self.instances) if timeout is None else timeout
+        self.lenient = lenient
+        for name, value, allowed in (("compile", compile, COMPILE), ("sandbox", sandbox, SANDBOX)):
+            if value not in allowed:
+                raise ConfigurationError(f"Expected one of {', '.join(allowed)}, got {value!r} (--{name}).")
         if self.workers < 1:
             raise ConfigurationError(f"Expected workers >= 1, got {workers} (--workers).")
         if not 0 < self.timeout < math.inf:
             raise ConfigurationError(f"Expected a timeout > 0 in seconds, got {timeout} (--timeout).")
         if memory_mb < 16:
             raise ConfigurationError(f"Expected memory of at least 16 MiB, got {memory_mb} (--memory-mb).")
-        self._layers = tuple(layers)
-        self._instances = problem.instances(self.split, self.size)
+        if sandbox == "required":
+            from ttc_esopt.evaluation.sandbox import require
+
+            require(layers)
+        self._config = {
+            "problem": problem.spec,
+            "options": problem.chosen,
+            "seed": seed,
+            "compile": compile,
+            "lenient": lenient,
+            "memory_mb": memory_mb,
+            "layers": tuple(layers),
+        }
+        step = max(1, problem.per_process(self.instances))
+        count = len(self.instances)
+        self._shares = [(first, min(first + step, count)) for first in range(0, count, step)]
+        self._bounds: dict[int, tuple[float, float]] = {}
         self._known: OrderedDict[str, Outcome] = OrderedDict()
-        self._idle: list[_Process] = []
-        self._all: set[_Process] = set()
+        self._idle: list[Process] = []
+        self._all: set[Process] = set()
         self._lock = threading.Lock()
         self._stopping = False
         self._closed = False
@@ -148,21 +188,29 @@ class Evaluator:
         finished = len(codes) - sum(times[code] for code in fresh)
         if progress and finished:
             progress(finished)
+        parts: dict[str, list[_Part | None]] = {code: [None] * len(self._shares) for code in fresh}
 
-        def one(code: str) -> Outcome:
+        def one(task: tuple[str, int]) -> None:
             nonlocal finished
-            outcome = self._evaluate_one(code)
+            code, k = task
+            mine = parts[code]
+            # What comes before decides what is reported, so only a failure there makes this share needless.
+            needless = any(part is not None and part.failure for part in mine[:k])
+            part = _Part() if needless else self._part(code, *self._shares[k])
             with self._lock:
-                finished += times[code]
-                if progress:
-                    progress(finished)
-            return outcome
+                mine[k] = part
+                if all(mine):
+                    found[code] = self._sum_up(mine)
+                    finished += times[code]
+                    if progress:
+                        progress(finished)
 
         if fresh:
+            tasks = [(code, k) for code in fresh for k in range(len(self._shares))]
             self._stopping = False
-            with ThreadPoolExecutor(min(self.workers, len(fresh))) as pool:
+            with ThreadPoolExecutor(min(self.workers, len(tasks))) as pool:
                 try:
-                    found.update(zip(fresh, pool.map(one, fresh), strict=True))
+                    list(pool.map(one, tasks))
                 except BaseException:  # Ctrl-C, or the machinery: no thread may wait for a program any longer
                     pool.shutdown(wait=False, cancel_futures=True)
                     self._stop()
@@ -187,14 +235,48 @@ class Evaluator:
         for process in processes:
             process.close()
 
-    def _evaluate_one(self, code: str) -> Outcome:
+    def solutions(self, code: str) -> list[Any]:
+        """What the answers of a valid program amount to: tours, routes, bins, items; one per instance.
+
+        Raises
+        ------
+        EvaluationError
+            The program fails, or the machinery did twice.
+        """
+        found = []
+        for first, last in self._shares:
+            verdict, data = self._ask(code, first, last)
+            part = _Part()
+            outputs = self._outputs(part, verdict, data, last - first)
+            if isinstance(outputs, Failure):
+                raise EvaluationError(f"The program gives no solution: {outputs.word}: {outputs.detail}")
+            for index, output in zip(range(first, last), outputs, strict=True):
+                score = self._score(part, index, output)
+                if isinstance(score, Failure):
+                    raise EvaluationError(f"The program gives no solution: {score.word}: {score.detail}")
+                more = (self.seed,) if self.problem.seeded else ()
+                found.append(self.problem.solution(self.instances[index], output, *more))
+        return found
+
+    def _part(self, code: str, first: int, last: int) -> _Part:
+        """One program on one share of the instances."""
         if not code.strip():
-            return Outcome(False, None, "reply", "no program", 0.0)
+            return _Part(failure=Failure("reply", "no program"))
+        verdict, data = self._ask(code, first, last)
+        part = _Part(seconds=verdict["seconds"])
+        began = perf_counter()
+        part.failure = self._judge(part, verdict, data, first, last)
+        part.seconds += perf_counter() - began
+        return part
+
+    def _ask(self, code: str, first: int, last: int) -> tuple[dict[str, Any], bytes]:
+        """Have a program run in a process; the verdict from outside and the frame."""
+        timeout = self.timeout * (last - first) / len(self.instances)
         fault = ""
         for _ in range(2):
             process = self._take()
             try:
-                verdict, frame = process.ask(code)
+                verdict, frame = process.ask(code, first, last, timeout)
             except EvaluationError as error:
                 self._drop(process)
                 fault = str(error)
@@ -206,26 +288,17 @@ class Evaluator:
                 if process in self._all:
                     self._idle.append(process)
             if verdict["cause"] != "machinery":
-                return self._judge(verdict, frame)
+                return verdict, frame
             fault = verdict["detail"]
         raise EvaluationError(f"A program could not be evaluated, tried twice: {clean(fault)}")
 
-    def _take(self) -> _Process:
-        config = {
-            "problem": self.problem.spec,
-            "split": self.split,
-            "size": self.size,
-            "seed": self.seed,
-            "timeout": self.timeout,
-            "memory_mb": self.memory_mb,
-            "layers": self._layers,
-        }
+    def _take(self) -> Process:
         with self._lock:
             if self._stopping:
                 raise EvaluationError("The evaluation was stopped.")
             if self._idle:
                 return self._idle.pop()
-            process = _Process(config)
+            process = Process(self._config, self.instances)
             self._all.add(process)
         try:
             process.wait_until_ready()
@@ -234,129 +307,94 @@ class Evaluator:
             raise
         return process
 
-    def _drop(self, process: _Process) -> None:
+    def _drop(self, process: Process) -> None:
         with self._lock:
             self._all.discard(process)
         process.close()
 
-    def _judge(self, verdict: dict[str, Any], data: bytes) -> Outcome:
-        def failed(word: str, detail: str) -> Outcome:
-            return Outcome(False, None, word, clean(detail), verdict["seconds"])
+    def _judge(self, part: _Part, verdict: dict[str, Any], data: bytes, first: int, last: int) -> Failure | None:
+        """Score what came back, instance by instance; returns what is wrong with the whole program."""
+        outputs = self._outputs(part, verdict, data, last - first)
+        if isinstance(outputs, Failure):
+            return outputs
+        for index, output in zip(range(first, last), outputs, strict=True):
+            result = output if isinstance(output, Failure) else self._score(part, index, output)
+            if isinstance(result, Failure) and not self.lenient:
+                return result
+            part.scores.append(None if isinstance(result, Failure) else result)
+        return None
 
+    def _outputs(
+        self, part: _Part, verdict: dict[str, Any], data: bytes, count: int
+    ) -> tuple[np.ndarray | Failure, ...] | Failure:
+        """What each instance gave, or what is wrong with all of it."""
         if verdict["cause"] is not None:
-            return failed(verdict["cause"], verdict["detail"])
+            return Failure(verdict["cause"], clean(verdict["detail"]))
         try:
             frame = decode(data)
         except BadFrame as error:
-            return failed("forbidden", f"the result was tampered with: {error}")
-        if frame.failure is not None:
-            return failed(frame.failure, frame.detail)
-        if len(frame.arrays) != len(self._instances):
-            return failed("forbidden", f"{len(frame.arrays)} results for {len(self._instances)} instances")
-        scores = []
-        for instance, output in zip(self._instances, frame.arrays, strict=True):
-            try:
-                scores.append(float(self.problem.score(instance, output)))
-            except Rejected as rejected:
-                return failed(rejected.failure, str(rejected))
-            except Exception as error:  # an array that the problem did not think of
-                return failed("shape", f"{type(error).__name__}: {error}")
-        objective = float(np.mean(scores))
-        if not math.isfinite(objective):
-            return failed("nonfinite", f"the objective is {objective}")
-        return Outcome(True, -objective if self.problem.maximise else objective, None, "", verdict["seconds"])
+            return Failure("forbidden", f"the result was tampered with: {error}")
+        part.compiled, part.compile_seconds = frame.compiled, frame.compile_seconds
+        if frame.failure is None and len(frame.outputs) != count:
+            return Failure("forbidden", f"{len(frame.outputs)} results for {count} instances")
+        return frame.failure or frame.outputs
 
-
-class _Process:
-    """One zygote, from outside."""
-
-    def __init__(self, config: dict[str, Any]) -> None:
-        self.timeout = config["timeout"]
-        self.scratch = tempfile.mkdtemp(prefix="ttc-esopt-")
-        self._busy = threading.Lock()  # held while an answer is awaited
-        # Unnamed; zygotes write only when they fail.
-        self.errors = tempfile.TemporaryFile()  # noqa: SIM115
-        environment = {name: os.environ[name] for name in _KEPT if name in os.environ} | _SET
+    def _score(self, part: _Part, index: int, output: np.ndarray) -> Score | Failure:
+        instance = self.instances[index]
         try:
-            self.popen = subprocess.Popen(
-                [sys.executable, "-P", "-m", "ttc_esopt.evaluation.zygote"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self.errors,
-                env=environment,
-                start_new_session=True,  # Ctrl-C is for the parent, which then closes the pipe
+            more = (self.seed,) if self.problem.seeded else ()
+            score = self.problem.score(instance, output, *more)
+            score = Score(*map(float, score)) if isinstance(score, Score) else Score(float(score), float(score))
+        except Rejected as rejected:
+            return Failure(rejected.failure, clean(str(rejected)))
+        except Exception as error:  # an array that the problem did not think of
+            return Failure("shape", clean(f"{type(error).__name__}: {error}"))
+        if not math.isfinite(score.value):
+            return Failure("nonfinite", f"the score of instance {index} is {score.value}")
+        low, high = self._bounds_of(index)
+        if not low - _SLACK * abs(low) <= score.value <= high + _SLACK * abs(high):
+            part.alarm = True
+            return Failure(
+                "infeasible",
+                f"ALARM: the score {score.value:.9g} of instance {index} is impossible, bounds are {low:.9g} to "
+                f"{high:.9g}",
             )
-            self._send(json.dumps({**config, "scratch": self.scratch, "parent": os.getpid()}).encode() + b"\n")
-        except OSError as error:
-            shutil.rmtree(self.scratch, ignore_errors=True)
-            raise EvaluationError(f"The evaluation process cannot be started: {error}") from error
-        self._buffer = bytearray()
+        return score
 
-    def wait_until_ready(self) -> None:
-        with self._busy:
-            self._line(time.monotonic() + _START_SECONDS)
+    def _bounds_of(self, index: int) -> tuple[float, float]:
+        if index not in self._bounds:
+            try:
+                low, high = map(float, self.problem.bounds(self.instances[index]))
+            except TtcEsoptError:
+                raise
+            except Exception as error:  # the user's own code
+                raise ConfigurationError(
+                    f"{self.problem.name}.bounds() failed: {type(error).__name__}: {error} (--problem)."
+                ) from error
+            if not low <= high:
+                raise ConfigurationError(f"{self.problem.name}.bounds() gave {low} to {high} (--problem).")
+            self._bounds[index] = low, high
+        return self._bounds[index]
 
-    def ask(self, code: str) -> tuple[dict[str, Any], bytes]:
-        """Have one program run; returns the zygote's verdict and the child's frame."""
-        program = code.encode("utf-8", "surrogatepass")
-        with self._busy:
-            self._send(json.dumps({"bytes": len(program)}).encode() + b"\n" + program)
-            deadline = time.monotonic() + self.timeout + _GRACE_SECONDS
-            verdict = json.loads(self._line(deadline))
-            while len(self._buffer) < verdict["bytes"]:
-                self._receive(deadline)
-            frame = bytes(self._buffer)
-            self._buffer.clear()
-        return verdict, frame
-
-    def close(self) -> None:
-        """Have the zygote end its child and itself, and see to it."""
-        with contextlib.suppress(OSError):
-            self.popen.stdin.close()
-        try:
-            self.popen.wait(5)
-        except subprocess.TimeoutExpired:
-            self.popen.kill()
-            self.popen.wait()
-        with self._busy:  # whoever waits for an answer has seen the end by now
-            self.popen.stdout.close()
-            self.errors.close()
-        shutil.rmtree(self.scratch, ignore_errors=True)
-
-    def _send(self, data: bytes) -> None:
-        try:
-            self.popen.stdin.write(data)
-            self.popen.stdin.flush()
-        except (OSError, ValueError):  # ValueError: closed from another thread
-            raise EvaluationError(self._last_words()) from None
-
-    def _line(self, deadline: float) -> bytes:
-        while b"\n" not in self._buffer:
-            self._receive(deadline)
-        end = self._buffer.index(b"\n") + 1
-        line = bytes(self._buffer[:end])
-        del self._buffer[:end]
-        return line
-
-    def _receive(self, deadline: float) -> None:
-        try:
-            descriptor = self.popen.stdout.fileno()
-            poll = select.poll()
-            poll.register(descriptor, select.POLLIN)
-            if not poll.poll(1000 * max(0.0, deadline - time.monotonic())):
-                raise EvaluationError("The evaluation process does not answer.")
-            data = os.read(descriptor, 1 << 20)
-        except (OSError, ValueError):
-            data = b""
-        if not data:
-            raise EvaluationError(self._last_words())
-        self._buffer += data
-
-    def _last_words(self) -> str:
-        try:
-            self.errors.seek(0)
-            lines = self.errors.read().decode("utf-8", "replace").split("\n")
-        except (OSError, ValueError):
-            lines = []
-        said = [line for line in lines if line.strip()]
-        return f"The evaluation process ended: {said[-1].strip()}" if said else "The evaluation process ended."
+    def _sum_up(self, parts: Sequence[_Part]) -> Outcome:
+        seconds = round(sum(part.seconds for part in parts), 6)
+        compile_seconds = round(sum(part.compile_seconds for part in parts), 6)
+        shared = {
+            "seconds": seconds, "compile_seconds": compile_seconds, "compiled": any(part.compiled for part in parts),
+            "alarm": any(part.alarm for part in parts),
+        }  # fmt: skip
+        failure = next((part.failure for part in parts if part.failure), None)
+        scores = [score for part in parts for score in part.scores]
+        valid = [score for score in scores if score is not None]
+        if failure is None and not valid:
+            failure = Failure("infeasible", "failed on every instance")
+        if failure is not None:
+            return Outcome(False, None, failure.word, failure.detail, **shared)
+        sign = -1.0 if self.problem.maximise else 1.0
+        objective, true = (sign * float(np.mean(column)) for column in zip(*valid, strict=True))
+        if not math.isfinite(objective):
+            return Outcome(False, None, "nonfinite", f"the objective is {objective}", **shared)
+        left_out = len(scores) - len(valid)
+        detail = f"{left_out} of {len(scores)} instances failed and were left out" if left_out else ""
+        values = tuple(None if score is None else score.value for score in scores)
+        return Outcome(True, objective, None, detail, true_objective=true, scores=values, **shared)

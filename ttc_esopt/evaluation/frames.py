@@ -27,12 +27,24 @@ class BadFrame(ValueError):
 
 
 @dataclass(frozen=True)
-class Frame:
-    """Either arrays, one per instance, or a failure word with its detail."""
+class Failure:
+    """A failure word and one line about it."""
 
-    arrays: tuple[np.ndarray, ...] = ()
-    failure: str | None = None
-    detail: str = ""
+    word: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Either what each instance gave (an array, or its own failure), or a failure of the whole program.
+
+    `compiled` and `compile_seconds` are what the child says of itself: good for a display, not for a decision.
+    """
+
+    outputs: tuple[np.ndarray | Failure, ...] = ()
+    failure: Failure | None = None
+    compiled: bool = False
+    compile_seconds: float = 0.0
 
 
 _CHANCE = re.compile(r"0x[0-9a-fA-F]+|/\S*/ttc-esopt-\w+")
@@ -52,24 +64,29 @@ def encode_failure(failure: str, detail: str) -> bytes:
     return json.dumps({"failure": failure, "detail": clean(detail)}).encode() + b"\n"
 
 
-def encode(arrays: Sequence[np.ndarray]) -> bytes:
-    """A frame of arrays.
+def encode(outputs: Sequence[np.ndarray | Failure], *, compile_seconds: float | None = None) -> bytes:
+    """A frame of outputs; `compile_seconds` is None where the program ran in plain Python.
 
     Raises
     ------
     ValueError
         An array is neither int64 nor float64.
     """
-    for array in arrays:
-        if array.dtype.name not in _DTYPES:
-            raise ValueError(f"expected int64 or float64, got {array.dtype}")
-    header = json.dumps({"arrays": [[array.dtype.name, list(array.shape)] for array in arrays]})
-    body = (array.astype(_DTYPES[array.dtype.name], copy=False).tobytes() for array in arrays)
-    return b"".join([header.encode(), b"\n", *body])
+    entries, body = [], []
+    for output in outputs:
+        if isinstance(output, Failure):
+            entries.append({"failure": output.word, "detail": clean(output.detail)})
+            continue
+        if output.dtype.name not in _DTYPES:
+            raise ValueError(f"expected int64 or float64, got {output.dtype}")
+        entries.append([output.dtype.name, list(output.shape)])
+        body.append(output.astype(_DTYPES[output.dtype.name], copy=False).tobytes())
+    header = {"outputs": entries, "compile_seconds": compile_seconds}
+    return b"".join([json.dumps(header).encode(), b"\n", *body])
 
 
 def decode(data: bytes) -> Frame:
-    """Read a frame; the arrays are read-only.
+    """Read a frame.
 
     Raises
     ------
@@ -87,24 +104,36 @@ def decode(data: bytes) -> Frame:
         raise BadFrame("the header is no object")
     body = memoryview(data)[end + 1 :]
     if header.keys() == {"failure", "detail"}:
-        failure, detail = header["failure"], header["detail"]
-        if not (isinstance(failure, str) and failure in REPORTED and isinstance(detail, str)) or len(body):
-            raise BadFrame("not a failure")
-        return Frame(failure=failure, detail=clean(detail))
-    if header.keys() != {"arrays"} or not isinstance(header["arrays"], list):
-        raise BadFrame("neither arrays nor a failure")
-    arrays = []
-    for entry in header["arrays"]:
+        if len(body):
+            raise BadFrame("more than a failure")
+        return Frame(failure=_failure(header))
+    if header.keys() != {"outputs", "compile_seconds"} or not isinstance(header["outputs"], list):
+        raise BadFrame("neither outputs nor a failure")
+    seconds = header["compile_seconds"]
+    if not (seconds is None or (isinstance(seconds, int | float) and 0 <= seconds < 1e6)):
+        raise BadFrame("not a time")
+    outputs: list[np.ndarray | Failure] = []
+    for entry in header["outputs"]:
+        if isinstance(entry, dict) and entry.keys() == {"failure", "detail"}:
+            outputs.append(_failure(entry))
+            continue
         dtype, shape = _array_entry(entry)
         size = math.prod(shape) * dtype.itemsize
         # numpy multiplies the lengths up even where one of them is zero
         if size > len(body) or math.prod(max(1, length) for length in shape) > LARGEST:
             raise BadFrame("less data than announced")
-        arrays.append(np.frombuffer(bytes(body[:size]), dtype).reshape(shape))
+        outputs.append(np.frombuffer(body[:size], dtype).reshape(shape).copy())  # aligned and writable
         body = body[size:]
     if len(body):
         raise BadFrame("more data than announced")
-    return Frame(arrays=tuple(arrays))
+    return Frame(outputs=tuple(outputs), compiled=seconds is not None, compile_seconds=float(seconds or 0.0))
+
+
+def _failure(header: dict) -> Failure:
+    failure, detail = header["failure"], header["detail"]
+    if not (isinstance(failure, str) and failure in REPORTED and isinstance(detail, str)):
+        raise BadFrame("not a failure")
+    return Failure(failure, clean(detail))
 
 
 def _array_entry(entry: object) -> tuple[np.dtype, tuple[int, ...]]:

@@ -6,6 +6,7 @@ The folder is kept flat (no sub-folders, links or sockets), so that emptying it 
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 import struct
 import sys
@@ -43,13 +44,29 @@ def version() -> int:
         return 0
 
 
+def home() -> Path:
+    """The user's home; for a user of whom the system knows none, a folder that does not exist."""
+    return Path(os.path.expanduser("~")).resolve()
+
+
 def readable() -> list[str]:
     """What a candidate may read: the system's programs, and where Python finds its modules (but no home folder)."""
-    home = Path.home().resolve()
+    own = home()
     python = [sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix, *filter(None, sys.path)]
     python += filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
+    python += package_folders()
     # A module folder that is or holds the whole home (a PYTHONPATH of ~) opens nothing.
-    return [*_SYSTEM, *(path for path in dict.fromkeys(python) if not home.is_relative_to(Path(path).resolve()))]
+    return [*_SYSTEM, *(path for path in dict.fromkeys(python) if not own.is_relative_to(Path(path).resolve()))]
+
+
+def package_folders() -> list[str]:
+    """Where this package's own modules lie: apart from all others in an editable install."""
+    found = []
+    for name in ("ttc_esopt", "ttc_esopt.problems", "ttc_esopt.solvers"):
+        spec = importlib.util.find_spec(name)
+        if spec is not None:
+            found += spec.submodule_search_locations or []
+    return found
 
 
 def restrict(scratch: str, read: Sequence[str]) -> None:

@@ -3,19 +3,22 @@
 It imports numpy and numba and builds the instances once, so that a candidate costs a fork instead of an interpreter.
 It looks at children from outside only (time, output, how they ended) and passes their bytes on unread.
 
-Protocol, on standard input and output: the first line in is the configuration, the first line out says that all is
-ready. Then, per candidate, a line {"bytes"} and the program in, a line {"cause", "detail", "seconds", "bytes"} and the
-child's frame out. The end of input, or the parent's death, ends this process and its child.
+Protocol, on standard input and output: first in come the configuration, as a line, and the pickled instances; the first
+line out says that all is ready. Then, per candidate, a line {"bytes", "first", "last", "timeout"} and the program in, a
+line {"cause", "detail", "seconds", "bytes"} and the child's frame out. The end of input, or the parent's death, ends
+this process and its child.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import importlib.abc
 import json
 import math
 import os
+import pickle
 import resource
 import select
 import shutil
@@ -25,12 +28,13 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NoReturn
 
-from ttc_esopt.evaluation import child, landlock, sandbox, seccomp
+from ttc_esopt.evaluation import child, landlock, namespaces, sandbox, seccomp
 from ttc_esopt.evaluation.frames import LARGEST
 from ttc_esopt.problems import Problem, load
 
 _MOST_OUTPUT = 1 << 20  # bytes a candidate may print
 _SCRATCH, _FILES = 64 << 20, 1000  # bytes and files that a candidate may leave in its scratch folder
+_THREADS = 100  # that a candidate may have at a time
 _READY = b"+"  # first byte of a child's stream: the sandbox stands, the program starts now
 
 
@@ -51,13 +55,15 @@ class Config:
     """What the parent wants evaluated, and how."""
 
     problem: str
-    split: str
-    size: int
+    options: dict[str, str]
+    instances: int  # bytes
     seed: int
-    timeout: float
+    compile: str
+    lenient: bool
     memory_mb: int
     scratch: str
-    parent: int
+    parent: int  # process id
+    watch: int  # descriptor that becomes readable at the parent's end; -1: there is none, the parent's id must do
     layers: tuple[str, ...]
 
 
@@ -80,32 +86,38 @@ class Zygote:
     def __init__(self, config: Config, control: BinaryIO) -> None:
         self.config = config
         self.control = control
-        problem: Problem = load(config.problem)
-        self.problem = problem
-        self.instances = problem.instances(config.split, config.size)
-        self.layers = [layer for layer in sandbox.kernel_layers() if layer in config.layers]
+        self.layers = list(config.layers)
+        if "namespaces" in self.layers:  # before anything of the user's might start a thread
+            namespaces.enter()
+        sandbox.hide()
+        self.problem: Problem = load(config.problem, **config.options)
+        self.instances = pickle.loads(control.read(config.instances))  # from the parent, which is trusted
+        self.problem.warm(self.instances)
         self.read = landlock.readable()
         if "seccomp" in self.layers:  # built once here, then shared by all children
             seccomp.program(0, allow_writing="landlock" in self.layers)
-        # The clock on the wall decides; processor time (of all threads) only matters should this process hang.
-        cpu = math.ceil(config.timeout) * (os.cpu_count() or 1) + 10
-        self.limits = sandbox.Limits(memory=config.memory_mb << 20, cpu_seconds=cpu)
         sandbox.adopt_orphans()
 
-    def evaluate(self, code: str) -> tuple[dict[str, Any], bytes]:
-        """Run one program in a child; returns the verdict from outside and the child's frame."""
+    def evaluate(self, code: str, first: int, last: int, timeout: float) -> tuple[dict[str, Any], bytes]:
+        """Run one program over some of the instances in a child; returns the verdict from outside and the frame."""
+        # The clock on the wall decides; processor time (of all threads) only matters should this process hang.
+        cpu = math.ceil(timeout) * (os.cpu_count() or 1) + 10
+        limits = sandbox.Limits(memory=self.config.memory_mb << 20, cpu_seconds=cpu)
+        task = child.Task(self.instances[first:last], first, self.config.seed, self.config.compile, self.config.lenient)
         result_in, result_out = os.pipe()
         output_in, output_out = os.pipe()
         start = time.monotonic()
         zygote = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._be_the_child(zygote, code, result_out, output_out)
+            self._be_the_child(zygote, code, task, limits, result_out, output_out)
         os.close(result_out)
         os.close(output_out)
+        with contextlib.suppress(OSError):  # more than this user may have
+            fcntl.fcntl(result_in, fcntl.F_SETPIPE_SZ, 1 << 20)
         watched = _Watched(pid, result_in, output_in)
         try:
-            self._watch(watched, start + self.config.timeout)
+            self._watch(watched, start, timeout)
         finally:
             usage = self._reap(watched)
             seconds = time.monotonic() - start
@@ -113,11 +125,13 @@ class Zygote:
             os.close(output_in)
             self._empty_scratch()
         status, memory = usage
-        self._judge(watched, status, memory)
+        self._judge(watched, status, memory, limits)
         verdict = {"cause": watched.cause, "detail": watched.detail, "seconds": round(seconds, 6)}
         return verdict, bytes(watched.frame) if watched.cause is None else b""
 
-    def _be_the_child(self, zygote: int, code: str, result: int, output: int) -> NoReturn:
+    def _be_the_child(
+        self, zygote: int, code: str, task: child.Task, limits: sandbox.Limits, result: int, output: int
+    ) -> NoReturn:
         status = 1
         try:
             empty = os.open(os.devnull, os.O_RDONLY)
@@ -127,28 +141,31 @@ class Zygote:
                 high = [os.dup(descriptor) for descriptor in high]
             for target, descriptor in enumerate(high):
                 os.dup2(descriptor, target)
-            os.closerange(4, 1024)  # this process never holds more than a few
+            # This process never holds more than a few; the parent's handle has the number that it had there.
+            os.closerange(4, max(1024, self.config.watch + 1))
             # The program's prints go to the pipe, whatever the zygote's own streams point to.
             sys.stdin, sys.stdout, sys.stderr = (open(k, mode, closefd=False) for k, mode in enumerate("rww"))  # noqa: SIM115
             sys.argv = [child.FILE]
             try:
-                sandbox.enter(zygote, self.config.scratch, self.limits, self.layers, self.read)
+                sandbox.enter(zygote, self.config.scratch, limits, self.layers, self.read)
             except OSError as error:
                 child.send(3, f"the sandbox cannot be set up: {error}".encode())
                 os._exit(1)
             child.send(3, _READY)
-            child.send(3, child.answer(self.problem, self.instances, code, self.config.seed))
+            child.send(3, child.answer(self.problem, task, code))
             status = 0
         finally:
             os._exit(status)
 
-    def _watch(self, watched: _Watched, deadline: float) -> None:
+    def _watch(self, watched: _Watched, start: float, timeout: float) -> None:
         """Drain the child's pipes until it ends, or until it has to be ended."""
         poll = select.poll()
         open_pipes = {watched.result, watched.output}
         for descriptor in (*open_pipes, self.control.fileno()):
             os.set_blocking(descriptor, descriptor not in open_pipes)
             poll.register(descriptor, select.POLLIN)
+        if self.config.watch >= 0:
+            poll.register(self.config.watch, select.POLLIN)
         try:
             handle = os.pidfd_open(watched.pid)
         except OSError:  # before Linux 5.3: ask again and again instead
@@ -157,16 +174,19 @@ class Zygote:
             poll.register(handle, select.POLLIN)
         try:
             while watched.cause is None:
-                left = deadline - time.monotonic()
+                left = start + timeout - time.monotonic()
                 if left <= 0:
-                    watched.cause, watched.detail = "timeout", f"still running after {self.config.timeout:g} s"
+                    watched.cause, watched.detail = "timeout", f"still running after {timeout:g} s"
                     return
                 if self._scratch_is_full():
                     watched.cause, watched.detail = "output", f"wrote more than {_SCRATCH >> 20} MiB or {_FILES} files"
                     return
+                if _threads(watched.pid) > _THREADS:
+                    watched.cause, watched.detail = "forbidden", f"started more than {_THREADS} threads"
+                    return
                 longest = 0.2 if handle >= 0 else 0.005
                 ready = {descriptor for descriptor, _ in poll.poll(1000 * min(left, longest) + 1)}
-                if self.control.fileno() in ready or os.getppid() != self.config.parent:
+                if self.control.fileno() in ready or _is_gone(self.config):
                     raise ParentGone
                 # Ended? Asked before the pipes are drained, so that nothing written before the end is missed.
                 ended = os.waitid(os.P_PID, watched.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
@@ -196,7 +216,7 @@ class Zygote:
         """Read what is there; False at the end of the stream. Too much of it is a cause to end the child."""
         while watched.cause is None:
             try:
-                data = os.read(descriptor, 1 << 16)
+                data = os.read(descriptor, 1 << 20)
             except BlockingIOError:
                 return True
             if not data:
@@ -234,7 +254,7 @@ class Zygote:
             watched.cause, watched.detail = "forbidden", "left a process behind, which was killed"
         return status, usage.ru_maxrss << 10
 
-    def _judge(self, watched: _Watched, status: int, memory: int) -> None:
+    def _judge(self, watched: _Watched, status: int, memory: int, limits: sandbox.Limits) -> None:
         """Find the cause in how the child ended, unless it is known."""
         started = watched.frame[:1] == _READY
         if not started and watched.cause is None:
@@ -251,7 +271,7 @@ class Zygote:
                 watched.cause, watched.detail = "forbidden", "tried what the sandbox forbids (process, network, signal)"
             elif number == signal.SIGXCPU:
                 watched.cause, watched.detail = "timeout", "used up its processor time"
-            elif number == signal.SIGKILL and memory - own > self.limits.memory // 2:
+            elif number == signal.SIGKILL and memory - own > limits.memory // 2:
                 watched.cause, watched.detail = "memory", "killed by the system, probably for want of memory"
             else:
                 watched.cause, watched.detail = "crash", f"ended by signal {number} ({signal.strsignal(number)})"
@@ -281,12 +301,30 @@ def _children() -> list[int]:
     return found
 
 
-def _next_line(control: BinaryIO, parent: int) -> bytes:
+def _threads(pid: int) -> int:
+    """Number of threads of a child."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[17])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _is_gone(config: Config) -> bool:
+    """Whether the parent has ended."""
+    if config.watch < 0:
+        return os.getppid() != config.parent
+    poll = select.poll()
+    poll.register(config.watch, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _next_line(control: BinaryIO, config: Config) -> bytes:
     """The next line of input; looks after the parent meanwhile, since others may hold the pipe's other end too."""
     poll = select.poll()
     poll.register(control.fileno(), select.POLLIN)
     while not poll.poll(1000):
-        if os.getppid() != parent:
+        if _is_gone(config):
             raise ParentGone
     return control.readline()
 
@@ -302,9 +340,10 @@ def serve(control: BinaryIO, out: BinaryIO) -> None:
         gc.freeze()  # a child's collections would copy every page of what is here already
         out.write(json.dumps({"layers": zygote.layers}).encode() + b"\n")
         out.flush()
-        while line := _next_line(control, config.parent):
-            code = control.read(json.loads(line)["bytes"]).decode("utf-8", "surrogatepass")
-            verdict, frame = zygote.evaluate(code)
+        while line := _next_line(control, config):
+            asked = json.loads(line)
+            code = control.read(asked.pop("bytes")).decode("utf-8", "surrogatepass")
+            verdict, frame = zygote.evaluate(code, **asked)
             out.write(json.dumps({**verdict, "bytes": len(frame)}).encode() + b"\n" + frame)
             out.flush()
     except (ParentGone, BrokenPipeError):

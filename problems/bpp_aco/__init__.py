@@ -1,0 +1,161 @@
+"""Bin packing guided by affinities: the model writes the function that says which items belong into one bin.
+
+Protocol and instance sets are the published ones, so that objectives compare with published values; the corrected
+protocol is the same one, but programs see sizes of 64 bits. In spite of the
+setting's name no ant colony searches there: `mode` sample (the default) takes the best of 200 greedy packings, `mode`
+aco runs the colony (15 iterations of 20 ants).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ttc_esopt.errors import DataError
+from ttc_esopt.problems.base import Infeasible, NonFinite, Problem, WrongShape
+from ttc_esopt.problems.bpp import BppInstance
+from ttc_esopt.problems.bpp_aco.heuristics import LARGE_WITH_LARGE, SEEDS
+from ttc_esopt.solvers import bin_packing
+
+CAPACITY = 150
+# One random stream per split, seeded by the length of the split's name, fills the sets in this order.
+_DRAWN = {"train": (500,), "val": (120, 500, 1000), "test": (500, 1000)}
+_NAMES = ("heuristics_v2", "heuristics", "heuristics_v3", "heuristics_v1")
+_RETURNED = 32 << 20  # bytes that one child returns, if one instance has no more
+_MOST_ITEMS = 2800  # whose ratings fit into one frame
+
+
+class BppAco(Problem):
+    """Objective: mean number of bins over all instances of the set."""
+
+    name = "bpp_aco"
+    function = "heuristics_v2"
+    timeout = 30.0
+    splits = {"train": (500,), "val": (500, 120, 1000), "test": (500, 1000)}
+    counts = {"train": 5, "val": 64, "test": 64}
+    gives_numpy = True
+    seeded = True
+    options = {"protocol": ("published", "corrected"), "mode": ("sample", "aco")}
+    seeds = SEEDS
+    baselines = {"large_with_large": LARGE_WITH_LARGE}
+    task = (
+        "Design a heuristic for bin packing that rates how promising it is to put two items into the same bin. "
+        "Bins are filled item by item with the item that has the best mean rating with those in the bin."
+    )
+    template = '''import numpy as np
+
+def heuristics_v2(demand, capacity):
+    """Return an array (n, n) of positive ratings: [i, j] is large if items i and j should share a bin.
+
+    demand: array (n,) of int, sizes of the items
+    capacity: int, capacity of every bin
+    """
+'''
+
+    def instances(self, split: str, size: int) -> list[BppInstance]:
+        """Items of sizes 20 to 100, uniform, for bins of capacity 150."""
+        self.resolve(split, size)
+        stream = np.random.RandomState(len(split))
+        for n in _DRAWN[split]:
+            sizes = stream.randint(20, 101, (self.counts[split], n))
+            if n == size:
+                return [BppInstance(i, row.astype(np.int64), CAPACITY) for i, row in enumerate(sizes)]
+        raise AssertionError("resolve() admits only sets that are drawn")
+
+    def source(self, split: str, size: int) -> str:
+        """All sets are the published ones: the streams draw what the published files hold."""
+        return "published"
+
+    def read(self, path: Path) -> list[BppInstance]:
+        """Instances of a BPPLIB or OR-Library file, or of a set in the published layout (.npz, .npy).
+
+        Raises
+        ------
+        DataError
+            The file cannot be read, or an instance has too many items for its ratings to travel between processes.
+        """
+        if Path(path).suffix in (".npy", ".npz"):
+            from ttc_esopt.problems.files.arrays import read_array
+
+            sets = read_array(path, "bpp")
+            if sets.max() > CAPACITY:
+                raise DataError(f"{path}: expected sizes of at most {CAPACITY}, the capacity, got {sets.max()}.")
+            found = [BppInstance(i, sizes, CAPACITY) for i, sizes in enumerate(sets)]
+        else:
+            from ttc_esopt.problems.files.bpp import read_bpp
+
+            found = [BppInstance(i, r.sizes, r.capacity, r.name) for i, r in enumerate(read_bpp(path))]
+        largest = max(map(len, found))
+        if largest > _MOST_ITEMS:
+            raise DataError(f"{path}: expected at most {_MOST_ITEMS} items, got {largest}.")
+        return found
+
+    def find(self, namespace: dict[str, Any]) -> Any:
+        """The first that is there of heuristics_v2, heuristics, heuristics_v3 and heuristics_v1."""
+        return next((namespace[name] for name in _NAMES if callable(namespace.get(name))), namespace.get(self.function))
+
+    def per_process(self, instances: Sequence[BppInstance]) -> int:
+        """As many instances as return 32 MiB together."""
+        return max(1, _RETURNED // (8 * max(map(len, instances), default=1) ** 2))
+
+    def run(self, function: Callable[..., Any], instance: BppInstance) -> np.ndarray:
+        """The ratings of a program: float64 array (n, n)."""
+        # The published sets hold int32, in which products of sizes may overflow.
+        narrow = self.chosen.get("protocol") != "corrected" and instance.sizes.max(initial=0) < 2**31
+        found = function(instance.sizes.astype(np.int32 if narrow else np.int64), int(instance.capacity))
+        n = len(instance)
+        if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiubO":
+            kind = found.dtype if isinstance(found, np.ndarray) else type(found).__name__
+            raise WrongShape(f"expected an array ({n}, {n}) of numbers, got {kind}")
+        if found.shape != (n, n):
+            raise WrongShape(f"expected an array of shape ({n}, {n}), got {found.shape}")
+        return np.ascontiguousarray(found, dtype=np.float64)
+
+    def compiled(self, function: Callable[..., Any]) -> Callable[[BppInstance], np.ndarray]:
+        """The same as `run`: the function is called only once per instance."""
+        return lambda instance: self.run(function, instance)
+
+    def score(self, instance: BppInstance, output: np.ndarray, seed: int = 0) -> float:
+        """Number of bins."""
+        return float(self._bins(instance, output, seed).max() + 1)
+
+    def solution(self, instance: BppInstance, output: np.ndarray, seed: int = 0) -> list[list[int]]:
+        """The items of every bin."""
+        return groups(self._bins(instance, output, seed))
+
+    def _bins(self, instance: BppInstance, output: np.ndarray, seed: int) -> np.ndarray:
+        n = len(instance)
+        if output.dtype != np.float64 or output.shape != (n, n):
+            raise WrongShape(f"expected ({n}, {n}) float64 ratings, got {output.dtype} of shape {output.shape}")
+        largest = output.max()
+        if not np.isfinite(largest):  # NaN if there is one anywhere; -inf is as good as zero if there are better ones
+            raise NonFinite(f"the largest rating is {largest}")
+        if largest <= 0:
+            raise Infeasible(f"expected a positive rating, the largest one is {largest}")
+        affinity = bin_packing.normalised(np.ascontiguousarray(output))
+        search = bin_packing.colony if self.chosen.get("mode") == "aco" else bin_packing.sample
+        stream = 1234 + 10_000_000 * seed + 1000 * n + instance.index
+        return search(affinity, instance.sizes, instance.capacity, stream)
+
+    def bounds(self, instance: BppInstance) -> tuple[float, float]:
+        """The lower bound L2, and a bin for every item."""
+        return float(bin_packing.lower_bound(instance.sizes, instance.capacity)), float(len(instance))
+
+    def references(self, instance: BppInstance) -> dict[str, float]:
+        """Bins of first-fit and best-fit decreasing."""
+        sizes, capacity = instance.sizes, instance.capacity
+        return {
+            "first_fit_decreasing": float(bin_packing.fit_decreasing(sizes, capacity, best=False).max() + 1),
+            "best_fit_decreasing": float(bin_packing.fit_decreasing(sizes, capacity, best=True).max() + 1),
+        }
+
+
+def groups(bins: np.ndarray) -> list[list[int]]:
+    """Lists of items from the bin of every item."""
+    result: list[list[int]] = [[] for _ in range(int(bins.max()) + 1)]
+    for item, b in enumerate(bins.tolist()):
+        result[b].append(item)
+    return result

@@ -1,0 +1,77 @@
+"""What the problems with ant colonies share: accepted names, the matrix that a program returns, random streams."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ttc_esopt.errors import DataError
+from ttc_esopt.problems.base import NonFinite, WrongShape
+
+MOST_NODES = 2800  # whose matrix fits into one answer of a child
+_NAMES = ("heuristics_v2", "heuristics", "heuristics_v1", "heuristics_v3", "heuristics_v4")
+_RETURNED = 32 << 20  # bytes that one child returns, if one instance has no more
+
+
+def find_heuristic(namespace: dict[str, Any]) -> Any:
+    """The program's function: `heuristics_v2`, `heuristics`, or any `heuristics_v*`; None if there is none."""
+    others = sorted(name for name in namespace if isinstance(name, str) and name.startswith("heuristics_v"))
+    for name in (*_NAMES, *others):
+        if callable(namespace.get(name)):
+            return namespace[name]
+    return None
+
+
+def as_matrix(returned: Any, n: int) -> np.ndarray:
+    """What a program returned, as a float64 array (n, n) (in the child).
+
+    Raises
+    ------
+    WrongShape
+        It is no array of numbers, or of another shape.
+    NonFinite
+        It holds NaN or infinity.
+    """
+    kind = f"an array of shape {returned.shape}" if isinstance(returned, np.ndarray) else type(returned).__name__
+    fault = f"expected a matrix ({n}, {n}), got {kind}"
+    if returned is None or isinstance(returned, str | bytes | dict | set) or np.iscomplexobj(returned):
+        raise WrongShape(fault)
+    try:
+        matrix = np.asarray(returned, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise WrongShape(fault) from None
+    check_matrix(matrix, n)
+    return matrix
+
+
+def check_matrix(output: np.ndarray, n: int, largest: float = np.inf) -> None:
+    """Raise WrongShape or NonFinite unless the array is float64 (n, n), finite and below `largest` in size."""
+    if output.dtype != np.float64 or output.shape != (n, n):
+        raise WrongShape(f"expected a float64 matrix ({n}, {n}), got {output.dtype} of shape {output.shape}")
+    if not np.isfinite(output).all() or not (np.abs(output) <= largest).all():
+        raise NonFinite("the matrix holds NaN or infinity")
+
+
+def stream_of(instance: Any, seed: int) -> int:
+    """Number of the random stream of an instance, numbered as published."""
+    return (1234 + 10_000_000 * seed + 1000 * len(instance) + instance.index) % 2**64
+
+
+def at_once(instances: Sequence[Any]) -> int:
+    """On how many instances one child may work, so that what it returns stays small."""
+    largest = max((len(instance) + 1 for instance in instances), default=1)
+    return max(1, _RETURNED // (8 * largest**2))
+
+
+def check_nodes(path: str | Path, nodes: int, least: int) -> None:
+    """Raise DataError where a file has too few nodes, or too many for a matrix to travel between processes."""
+    if not least <= nodes <= MOST_NODES:
+        raise DataError(f"{path}: expected {least} to {MOST_NODES} nodes, got {nodes}.")
+
+
+def own_stream(size: int) -> np.random.RandomState:
+    """The stream of our own test sets, drawn where the published ones are not at hand: seed 987654321 + size."""
+    return np.random.RandomState(987654321 + size)

@@ -1,0 +1,243 @@
+"""One file in, one solution out: a search for this very instance, then the solution that its best heuristic gives.
+
+Everything that is reported is computed anew from the file by checkers that know nothing of the solvers. Only the
+corrected protocol is used here.
+
+from ttc_esopt.solve import solve
+result = solve("berlin52.tsp", out="berlin52", model="smollm2-135m", arm="esopt", budget=120)
+print(result.value, result.file, result.gaps)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ttc_esopt import problems, strong_solvers
+from ttc_esopt.errors import ConfigurationError, DataError
+from ttc_esopt.instances import evaluator, problem_of
+from ttc_esopt.jsonlines import write_atomically
+from ttc_esopt.problems import files
+from ttc_esopt.problems.files import solutions
+from ttc_esopt.runfolder import RunFolder
+from ttc_esopt.runner import Result, settings_of, work
+from ttc_esopt.solvers import bounds
+
+Say = Callable[[str], None]
+_LARGEST_FOR_ANTS = 500  # nodes; beyond, a colony takes too long to be run for every candidate
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What there is to know of one kind of instance file.
+
+    Attributes
+    ----------
+    what : word for the value of a solution
+    suffix : of the solution file
+    problems : settings that fit, the first is the choice
+    read : path -> list of records
+    check, write : record, solution -> value; path, record, solution -> None
+    bound : record -> value that no solution can beat
+    bound_name : what the bound is called
+    strong : record, seconds, seed -> strong_solvers.Answer
+    maximise : whether larger values are better
+    """
+
+    what: str
+    suffix: str
+    problems: tuple[str, ...]
+    read: Callable[[Path], list[Any]]
+    check: Callable[[Any, Any], float]
+    write: Callable[[Path, Any, Any], None]
+    bound: Callable[[Any], float]
+    bound_name: str
+    strong: Callable[[Any, float, int], Any]
+    maximise: bool = False
+
+
+KINDS = {
+    "tsp": Kind(
+        "length", ".tour", ("tsp_aco", "tsp_construct"), lambda path: [files.read_tsp(path)],
+        solutions.check_tsp, solutions.write_tour, lambda r: bounds.held_karp(r.distances), "Held-Karp 1-tree bound",
+        lambda r, seconds, seed: strong_solvers.tsp(r, seconds, seed),
+    ),
+    "vrp": Kind(
+        "cost", ".sol", ("cvrp_aco",), lambda path: [files.read_vrp(path)],
+        solutions.check_cvrp, solutions.write_routes,
+        lambda r: bounds.cvrp_weak(r.distances, r.demands, r.capacity), "a weak bound",
+        lambda r, seconds, seed: strong_solvers.cvrp(r, seconds, seed),
+    ),
+    "bpp": Kind(
+        "bins", ".sol", ("bpp_aco",), files.read_bpp,
+        solutions.check_bpp, solutions.write_bins, lambda r: bounds.martello_toth_l2(r.sizes, r.capacity), "L2 bound",
+        lambda r, seconds, seed: strong_solvers.bpp(r, seconds, seed),
+    ),
+    "kp": Kind(
+        "value", ".sol", ("kp_construct",), files.read_kp,
+        solutions.check_kp, solutions.write_items, lambda r: bounds.dantzig(r.weights, r.values, r.capacity),
+        "LP bound", lambda r, seconds, seed: strong_solvers.kp(r, seconds, seed), maximise=True,
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A value to compare with, and how far the solution is from it in percent (positive: worse)."""
+
+    name: str
+    value: float
+    percent: float | None
+
+
+@dataclass(frozen=True)
+class Solved:
+    """What `solve` ends with.
+
+    Attributes
+    ----------
+    value : of the solution, in the file's own metric, checked
+    what : length, cost, bins or value
+    gaps : best known, bound, strong solver: those that there are
+    notes : what could not be compared, and why
+    solution : tour, routes, bins or items
+    file : the solution in its community's format
+    run : of the search
+    """
+
+    value: float
+    what: str
+    gaps: list[Gap]
+    notes: list[str]
+    solution: Any
+    file: Path
+    run: Result
+
+
+def solve(
+    file: Path | str,
+    *,
+    out: Path | str | None = None,
+    index: int | None = None,
+    best_known: float | None = None,
+    strong_seconds: float = 10.0,
+    report: bool = True,
+    say: Say = print,
+    **given: Any,
+) -> Solved:
+    """Search a heuristic for the instance of a file, and solve it with the best one.
+
+    Parameters
+    ----------
+    file : TSPLIB, CVRPLIB, bin-packing or knapsack file
+    out : folder of the run; None: the file's stem and `-solve`. A search that stopped there goes on
+    index : which instance, from 1, of a file that holds several
+    best_known : value to compare with; None: what the file says, or a solution file next to it
+    strong_seconds : for a strong solver where its package is installed; 0: none
+    given : settings of the search; `problem` overrides the setting that fits the file
+
+    Raises
+    ------
+    ConfigurationError, DataError, EvaluationError
+        The file, the settings or the search do not do.
+    """
+    path = Path(file)
+    kind = KINDS[files.detect(path)]
+    record = _record(kind.read(path), path, index)
+    folder = Path(out) if out is not None else Path(f"{path.stem}-solve")
+    run = _search(kind, record, path, folder, index is not None, report, say, given)
+    opened = RunFolder.open(folder)
+    if not (folder / "best.py").is_file():
+        raise DataError(f"No valid heuristic was found; see failure and detail in {opened.samples.path}.")
+    problem = problem_of(opened.settings)
+    with evaluator(problem, opened.settings, compile="never") as plain:
+        solution = plain.solutions((folder / "best.py").read_text(encoding="utf-8"))[0]
+    value = kind.check(record, solution)
+    target = folder / f"{path.stem}{kind.suffix}"
+    kind.write(target, record, solution)
+    gaps, notes = _compare(kind, record, path, value, best_known, strong_seconds, opened.settings.seed)
+    facts = {"instance": record.name, kind.what: value, "gaps": [asdict(gap) for gap in gaps], "notes": notes}
+    write_atomically(folder / "solution.json", json.dumps(facts, indent=2) + "\n")
+    return Solved(value, kind.what, gaps, notes, solution, target, run)
+
+
+def setting_for(kind: Kind, record: Any) -> str:
+    """The setting that fits a file."""
+    large = kind is KINDS["tsp"] and len(record.distances) > _LARGEST_FOR_ANTS
+    return kind.problems[1 if large else 0]
+
+
+def planned(file: Path | str, index: int | None = None, **given: Any) -> tuple[str, dict[str, Any]]:
+    """What a search for a file would be: the instance's name, and its settings as `settings_of` takes them."""
+    path = Path(file)
+    kind = KINDS[files.detect(path)]
+    record = _record(kind.read(path), path, index)
+    return record.name, _given(kind, record, path, given)
+
+
+def _given(kind: Kind, record: Any, source: Path, given: dict[str, Any]) -> dict[str, Any]:
+    chosen = given.get("problem") or setting_for(kind, record)
+    if chosen in problems.names() and chosen not in kind.problems:
+        raise ConfigurationError(f"Expected a setting that fits {source}: {' or '.join(kind.problems)}, got {chosen}.")
+    return {**given, "problem": chosen, "instances": str(source), "protocol": "corrected"}
+
+
+def _record(records: Sequence[Any], path: Path, index: int | None) -> Any:
+    if index is None and len(records) > 1:
+        raise ConfigurationError(f"{path} holds {len(records)} instances: choose one (--index 1 to {len(records)}).")
+    if index is not None and not 1 <= index <= len(records):
+        raise ConfigurationError(f"Expected an index from 1 to {len(records)}, got {index} (--index).")
+    return records[(index or 1) - 1]
+
+
+def _search(
+    kind: Kind, record: Any, path: Path, folder: Path, chosen: bool, report: bool, say: Say, given: dict[str, Any]
+) -> Result:
+    """A new search, or an earlier one for the same instance that goes on."""
+    source = folder / f"instance{path.suffix}" if chosen else path
+    if (folder / "run.toml").is_file():
+        opened = RunFolder.open(folder)
+        if opened.settings.instances != str(source.resolve()):
+            raise ConfigurationError(f"{folder} holds another run: choose another folder (--out).")
+        say(f"{folder} holds a search for this file: it goes on with its own settings")
+        return work(opened, report, say)
+    if chosen:  # the instance gets a file of its own, so that the run folder says which it is
+        write_atomically(source, _alone(kind, record))
+    settings = settings_of(_given(kind, record, source, given))
+    command = f"ttc_esopt.solve.solve({str(path)!r}, out={str(folder)!r}, **{given})"
+    return work(RunFolder.create(folder, settings, command), report, say)
+
+
+def _alone(kind: Kind, record: Any) -> str:
+    if kind is KINDS["bpp"]:
+        return "\n".join(map(str, [len(record.sizes), record.capacity, *record.sizes])) + "\n"
+    rows = (f"{value} {weight}" for value, weight in zip(record.values, record.weights, strict=True))
+    return "\n".join([f"{len(record.weights)} {record.capacity}", *rows]) + "\n"
+
+
+def _compare(
+    kind: Kind, record: Any, path: Path, value: float, best_known: float | None, seconds: float, seed: int
+) -> tuple[list[Gap], list[str]]:
+    sign = -1.0 if kind.maximise else 1.0
+
+    def gap(name: str, other: float) -> Gap:
+        return Gap(name, other, sign * 100 * (value - other) / abs(other) if other else None)
+
+    gaps, notes = [], []
+    known = best_known if best_known is not None else solutions.published_best(path, record)
+    if known is None:
+        notes.append("no best-known value in the file (--best-known)")
+    else:
+        gaps.append(gap("best known", known))
+    gaps.append(gap(kind.bound_name, kind.bound(record)))
+    if seconds > 0:
+        answer = kind.strong(record, seconds, seed)
+        if answer.solution is None:
+            notes.append(f"no strong solver: {answer.reason}")
+        else:
+            name = f"{answer.solver}{' (proven optimal)' if answer.optimal else f', {seconds:g} s'}"
+            gaps.append(gap(name, kind.check(record, answer.solution)))
+    return gaps, notes
