@@ -37,12 +37,15 @@ def as_matrix(returned: Any, n: int) -> np.ndarray:
     """
     kind = f"an array of shape {returned.shape}" if isinstance(returned, np.ndarray) else type(returned).__name__
     fault = f"expected a matrix ({n}, {n}), got {kind}"
-    if returned is None or isinstance(returned, str | bytes | dict | set) or np.iscomplexobj(returned):
-        raise WrongShape(fault)
     try:
-        matrix = np.asarray(returned, dtype=np.float64)
+        found = np.asarray(returned)
+        if found.dtype.kind not in "biufO":
+            raise WrongShape(f"expected a matrix of real numbers, got {found.dtype}")
+        matrix = found.astype(np.float64)
     except (TypeError, ValueError, OverflowError):
         raise WrongShape(fault) from None
+    if matrix.shape != (n, n):
+        raise WrongShape(fault)
     check_matrix(matrix, n)
     return matrix
 

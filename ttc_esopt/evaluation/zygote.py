@@ -323,7 +323,9 @@ def _next_line(control: BinaryIO, config: Config) -> bytes:
     """The next line of input; looks after the parent meanwhile, since others may hold the pipe's other end too."""
     poll = select.poll()
     poll.register(control.fileno(), select.POLLIN)
-    while not poll.poll(1000):
+    if config.watch >= 0:
+        poll.register(config.watch, select.POLLIN)
+    while control.fileno() not in {descriptor for descriptor, _ in poll.poll(1000)}:
         if _is_gone(config):
             raise ParentGone
     return control.readline()
