@@ -12,7 +12,17 @@ from types import ModuleType
 from typing import Any
 
 from ttc_esopt.errors import ConfigurationError
-from ttc_esopt.problems.base import Infeasible, NonFinite, Problem, Rejected, Score, Seed, SelfScored, WrongShape, closest
+from ttc_esopt.problems.base import (
+    Infeasible,
+    NonFinite,
+    Problem,
+    Rejected,
+    Score,
+    Seed,
+    SelfScored,
+    WrongShape,
+    closest,
+)
 
 __all__ = [
     "Infeasible", "NonFinite", "Problem", "Rejected", "Score", "Seed", "SelfScored", "WrongShape", "load",

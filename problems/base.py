@@ -156,7 +156,7 @@ class Problem:
         raise NotImplementedError(f"{type(self).__name__} does not define instances().")
 
     def source(self, split: str, size: int) -> str:
-        """Where a set comes from: `published`; `own`, a stand-in for a published one not at hand; or the `problem` itself."""
+        """Where a set comes from: `published`, `own` (in place of a published one not at hand), or the `problem`."""
         return "problem"
 
     def read(self, path: Path) -> list[Any]:

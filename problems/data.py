@@ -1,4 +1,4 @@
-"""Published instance sets that no seed rebuilds: read from a folder (`--data`, TTC_ESOPT_DATA) laid out as published."""
+"""Published instance sets that no seed rebuilds, from a folder laid out as published (`--data`, TTC_ESOPT_DATA)."""
 
 from __future__ import annotations
 

@@ -106,11 +106,11 @@ def cvrp_colony(
     Raises
     ------
     ValueError
-        A customer's demand is above the capacity.
+        A demand is negative or above the capacity, or the depot has one.
     """
     demands = np.ascontiguousarray(demands, dtype=np.float64)
-    if not (demands <= capacity).all():
-        raise ValueError("Expected demands up to the capacity.")
+    if demands[0] != 0 or not ((demands >= 0) & (demands <= capacity)).all():
+        raise ValueError("Expected no demand at the depot and demands from 0 up to the capacity elsewhere.")
     desire = np.maximum(np.ascontiguousarray(heuristic, dtype=np.float64) + CVRP_OFFSET, CVRP_OFFSET)
     _tame(desire, 1e200)
     seen = np.ascontiguousarray(seen, dtype=np.float64)
@@ -127,8 +127,9 @@ def cvrp_colony(
 
 
 def _tame(desire: np.ndarray, limit: float) -> None:
-    """Scale rows with huge entries: the odds within a row stay what they are, and no sum overflows."""
-    huge = desire.max(axis=1) > limit
+    """Clear the diagonal and scale rows with huge entries: the odds within a row stay, and no sum overflows."""
+    np.fill_diagonal(desire, 0.0)
+    huge = desire.max(axis=1, initial=0.0) > limit
     desire[huge] /= desire.dtype.type(limit)
 
 
@@ -176,42 +177,44 @@ def _make_draw(number):
     one = number(1)
 
     @_inlined
-    def draw(weights, node, open_, blocks, lanes, home, unit):
-        """A node drawn with probability proportional to weights[node] * open_; 0 with the extra weight `home`.
+    def draw(weights, node, shut, open_, blocks, lanes, unit):
+        """A node drawn with probability proportional to weights[node] * open_.
+
+        Closes `shut`, the node that is left, whose own weight must be 0: closing the new one just before its row is
+        summed would keep the processor waiting for that write.
 
         First a lane (nodes l, l + 8, l + 16 ... are lane l) in three halvings, then a node along the lane. There is
         nothing for the processor to guess in that: wrong guesses would cost more than all of the arithmetic.
         """
         _lane_sums(weights, node, open_, blocks, lanes)
+        open_[shut] = 0
         pair_0, pair_1 = lanes[0] + lanes[1], lanes[2] + lanes[3]
         pair_2, pair_3 = lanes[4] + lanes[5], lanes[6] + lanes[7]
         half = pair_0 + pair_1
         total = half + (pair_2 + pair_3)
-        mark = number(unit) * (total + home)
-        chosen = 0
-        if home == 0 or mark < total:
-            right = np.int64(mark >= half)
-            mark -= half * number(right)
-            lane = 4 * right
-            pair = pair_2 * number(right) + pair_0 * (one - number(right))
-            right = np.int64(mark >= pair)
-            mark -= pair * number(right)
-            lane += 2 * right
-            single = lanes[lane]
-            right = np.int64(mark >= single)
-            mark -= single * number(right)
-            lane += right
-            chosen = lane
-            for first in range(0, blocks, STRETCH):
-                for b in range(first, min(first + STRETCH, blocks)):
-                    mark -= weights[node, lane + LANES * b] * open_[lane + LANES * b]
-                    chosen += LANES * np.int64(mark >= 0)
-                if mark < 0:
-                    break
-            if chosen >= LANES * blocks:  # rounding led past the last node
-                for j in range(LANES * blocks):
-                    if open_[j] > 0:
-                        chosen = j
+        mark = number(unit) * total
+        right = np.int64(mark >= half)
+        mark -= half * number(right)
+        lane = 4 * right
+        pair = pair_2 * number(right) + pair_0 * (one - number(right))
+        right = np.int64(mark >= pair)
+        mark -= pair * number(right)
+        lane += 2 * right
+        single = lanes[lane]
+        right = np.int64(mark >= single)
+        mark -= single * number(right)
+        lane += right
+        chosen = lane
+        for first in range(0, blocks, STRETCH):
+            for b in range(first, min(first + STRETCH, blocks)):
+                mark -= weights[node, lane + LANES * b] * open_[lane + LANES * b]
+                chosen += LANES * np.int64(mark >= 0)
+            if mark < 0:
+                break
+        if chosen >= LANES * blocks:  # rounding led past the last node
+            for j in range(LANES * blocks):
+                if open_[j] > 0:
+                    chosen = j
         return chosen
 
     return draw
@@ -241,12 +244,10 @@ def _tsp(seen, desire, lengths, stream, iterations, ants, decay):
             state += _GOLDEN
             node = min(np.int64(_unit(state) * n), n - 1)
             open_[:n] = 1
-            open_[node] = 0
             tours[ant, 0] = node
             for step in range(1, n):
                 state += _GOLDEN
-                node = _draw_32(weights, node, open_, blocks, lanes, np.float32(0), _unit(state))
-                open_[node] = 0
+                node = _draw_32(weights, node, node, open_, blocks, lanes, _unit(state))
                 tours[ant, step] = node
             cost = np.float32(0)
             length = 0.0
@@ -274,11 +275,12 @@ def _tsp(seen, desire, lengths, stream, iterations, ants, decay):
 def _cvrp(seen, desire, lengths, demands, capacity, stream, iterations, ants, decay, idle_seen, idle_lengths):
     """Customers must be sorted by demand: those that still fit are then the first ones."""
     n = seen.shape[0]
-    blocks = (n + LANES - 1) // LANES
+    blocks = n // LANES + 1
+    nowhere = n  # a column of zeros, closed in place of the depot
     pheromone = np.ones((n, n))
     weights = np.zeros((n, LANES * blocks))
     unserved = np.zeros(LANES * blocks)
-    open_ = np.zeros(LANES * blocks)  # unserved and fitting
+    open_ = np.zeros(LANES * blocks)  # unserved and fitting, and the depot
     lanes = np.empty(LANES)
     paths = np.zeros((ants, 2 * n), np.int64)
     steps = np.empty(ants, np.int64)
@@ -295,31 +297,29 @@ def _cvrp(seen, desire, lengths, demands, capacity, stream, iterations, ants, de
                 pheromone[i, j] *= decay
         longest = 0
         for ant in range(ants):
-            unserved[1:n] = 1
-            open_[1:n] = 1
-            left, fits = n - 1, n  # customers from `fits` on do not fit
+            unserved[:n] = 1
+            open_[:n] = 1
+            left = n - 1
+            last_unserved = fits = n - 1  # customers after them are served; or do not fit
             node = step = 0
             room = capacity
             cost = length = 0.0
             while left > 0:
-                while fits > 1 and (open_[fits - 1] == 0 or demands[fits - 1] > room):
-                    fits -= 1
+                while demands[fits] > room:
                     open_[fits] = 0
+                    fits -= 1
                 last = node
-                node = 0
-                if fits > 1:
-                    state += _GOLDEN
-                    home = weights[last, 0] if last > 0 else 0.0
-                    inside = (fits + LANES - 1) // LANES
-                    node = _draw_64(weights, last, open_, inside, lanes, home, _unit(state))
+                state += _GOLDEN
+                node = _draw_64(weights, last, last if last > 0 else nowhere, open_, blocks, lanes, _unit(state))
                 if node > 0:
                     room -= demands[node]
                     left -= 1
                     unserved[node] = 0
-                    open_[node] = 0
                 else:
                     room = capacity
-                    fits = n
+                    while unserved[last_unserved] == 0:
+                        last_unserved -= 1
+                    fits = last_unserved
                     open_[:] = unserved
                 step += 1
                 paths[ant, step] = node

@@ -273,3 +273,16 @@ def test_sums_are_numpys_to_the_last_bit(count, seed, stride):
         assert np.array_equal(stand_ins.mean_axis(matrix, axis), matrix.mean(axis=axis))
         assert np.array_equal(stand_ins.least_axis(matrix, axis), matrix.min(axis=axis))
         assert np.array_equal(stand_ins.most_axis(matrix, axis), matrix.max(axis=axis))
+
+
+def test_a_compiler_that_does_not_come_back_in_time_says_nothing_about_the_program():
+    # numpy.setdiff1d takes numba tens of seconds in one pass, which no deadline between passes can end
+    code = """import numpy as np
+def select_next_node(current_node, destination_node, unvisited_nodes, distance_matrix):
+    left = np.setdiff1d(unvisited_nodes, np.array([current_node, destination_node]))
+    return left[np.argmin(distance_matrix[current_node][left])]
+"""
+    with Evaluator(load("tsp_construct"), workers=1, compile="always", timeout=3) as evaluator:
+        outcome = evaluator.evaluate([code])[0]
+    assert outcome.valid and not outcome.compiled, outcome
+    assert outcome.objective == pytest.approx(7.0043697989867315, rel=1e-12)

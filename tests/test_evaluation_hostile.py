@@ -61,7 +61,8 @@ HOSTILE = {
     "fills the folder": (body("for i in range(4000): open(f'f{i}', 'wb').close()\nwhile True: pass"), "output"),
     "forges arrays of a size that no machine has": (
         "import os\n"
-        "os.write(3, b'{\"compile_seconds\":null,\"outputs\":[' + b','.join([b'[\"int64\",[0,67108864,67108864,67108864]]'] * 64) + b']}\\n')\n"
+        "entries = b','.join([b'[\"int64\",[0,67108864,67108864,67108864]]'] * 64)\n"
+        "os.write(3, b'{\"compile_seconds\":null,\"outputs\":[' + entries + b']}\\n')\n"
         "os._exit(0)",
         "forbidden",
     ),
@@ -327,7 +328,8 @@ def test_a_forged_tour_is_checked_like_any_other(evaluator, tour, word):
         f"""
         import os, json
         t = np.array({tour}, dtype="int64")
-        os.write(3, json.dumps({{"outputs": [["int64", [len(t)]]] * 64, "compile_seconds": None}}).encode() + b"\\n" + t.tobytes() * 64)
+        head = {{"outputs": [["int64", [len(t)]]] * 64, "compile_seconds": None}}
+        os.write(3, json.dumps(head).encode() + b"\\n" + t.tobytes() * 64)
         os._exit(0)
         """
     )

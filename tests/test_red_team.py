@@ -327,8 +327,8 @@ ANSWERS = {
         "a forged value": (forged([["float64", [1]]] * 2, "np.array([1e9]).tobytes() * 2"), "shape"),
     }),
     "asp_construct": (ASP_HONEST, {
-        "NaN everywhere": (ASP + "    return float('nan')\n", "nonfinite"),
-        "infinity everywhere": (ASP + "    return float('inf')\n", "nonfinite"),
+        "NaN everywhere": (ASP + "    return float('nan')\n", HONEST),
+        "infinity everywhere": (ASP + "    return float('inf')\n", HONEST),
         "no number": (ASP + "    return '1'\n", "shape"),
         "a forged size": (forged([["float64", [1]]], "np.array([1e9]).tobytes()"), "shape"),
         "a forged set of words": (forged([["int64", [5000, 15]]], "bytes(8 * 5000 * 15)"), "shape"),

@@ -17,6 +17,7 @@ from typing import Any
 
 from ttc_esopt import models, problems, scaffolds
 from ttc_esopt.errors import ConfigurationError, DataError
+from ttc_esopt.evaluation.sandbox import warning
 from ttc_esopt.instances import absolute_files, evaluator, problem_of, read_files, split_files
 from ttc_esopt.runfolder import RunFolder, versions
 from ttc_esopt.settings import FIELDS, Settings, check_types, resolve
@@ -115,6 +116,8 @@ def work(folder: RunFolder, report: bool = True, say: Say = print) -> Result:
     try:
         for line in announcement(settings, folder.path):
             say(line)
+        if weak := warning():
+            say(weak)
         stored = len(folder.samples.read())
         if stored:
             say(f"{stored} candidates are there already")

@@ -89,7 +89,7 @@ def register(app: typer.Typer) -> None:
             typer.Option(help="Seconds per program on the whole set; by default the problem's, more for larger sets."),
         ] = None,
         memory_mb: Annotated[int, typer.Option(help="MiB that a program may allocate.")] = 1024,
-        workers: Annotated[int | None, typer.Option(help="Processes at the same time; by default one per core.")] = None,
+        workers: Annotated[int | None, typer.Option(help="Processes at a time; by default one per core.")] = None,
         json_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object per program.")] = False,
     ) -> None:
         from ttc_esopt import problems
@@ -128,7 +128,7 @@ def register(app: typer.Typer) -> None:
         rows = [_row(text[0], shared, outcome, more) for text, outcome in zip(texts, outcomes, strict=True)]
         if baselines:
             for key, value in problems.mean_references(chosen, evaluator.instances).items():
-                rows.append(_row(f"baseline {key}", shared, _reference(value), more))
+                rows.append(_row(f"baseline {key}", shared, _reference(value, len(evaluator.instances)), more))
         if json_lines:
             for row in rows:
                 print(json.dumps(row))
@@ -169,10 +169,11 @@ def _row(name: str, shared: dict[str, Any], outcome: Outcome, more: dict[str, An
     }  # fmt: skip
 
 
-def _reference(value: float) -> Outcome:
+def _reference(value: float, count: int) -> Outcome:
+    """A classical method's mean as if it were a program's."""
     from ttc_esopt.evaluation import Outcome
 
-    return Outcome(True, value, None, "", 0.0, true_objective=value)
+    return Outcome(True, value, None, "", 0.0, true_objective=value, scores=(value,) * count)
 
 
 def _program_file(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""One option per setting for the commands that start a search, so that names, defaults and help stand in `Settings` alone."""
+"""One option per setting for commands that start a search: names, defaults and help stand in `Settings` alone."""
 
 from __future__ import annotations
 

@@ -58,6 +58,7 @@ class Task:
     seed : of the random numbers that the program sees
     compile : auto, never or always
     lenient : whether an instance that fails leaves the others alone
+    announce : told when compiling begins and ends
     """
 
     instances: Sequence[Any]
@@ -65,6 +66,7 @@ class Task:
     seed: int
     compile: str = "auto"
     lenient: bool = False
+    announce: Callable[[bytes], None] = lambda _: None
 
 
 def answer(problem: Problem, task: Task, code: str) -> bytes:
@@ -112,7 +114,7 @@ def _outputs(problem: Problem, task: Task, code: str) -> bytes:
 
     if task.lenient:
         return encode([_lenient(problem, function, one, seed_instance, k) for k, one in enumerate(task.instances)])
-    outputs, info = drive(problem, function, code, task.instances, seed_instance, task.compile)
+    outputs, info = drive(problem, function, code, task.instances, seed_instance, task.compile, task.announce)
     return encode(outputs, compile_seconds=info["compile_seconds"] if info["path"] == "compiled" else None)
 
 

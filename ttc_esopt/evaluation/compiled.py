@@ -25,6 +25,7 @@ from ttc_esopt.evaluation.stand_ins import HELPERS
 from ttc_esopt.problems.base import Problem
 
 MODES = ("auto", "never", "always")
+COMPILING, COMPILED = b"~", b"."
 FEWEST = 3  # instances to be run in Python first: their answers are what compiled code is held against
 LEAST_SECONDS = 0.05  # of Python to be timed: a few milliseconds say little on a busy machine
 # Compiling a typical heuristic with its loop takes 1 to 2.5 s of one core. Below twice that there is little to win.
@@ -42,6 +43,7 @@ def drive(
     instances: Sequence[Any],
     seed_instance: Callable[[int], None],
     mode: str = "auto",
+    announce: Callable[[bytes], None] = lambda _: None,
 ) -> tuple[list[np.ndarray], dict[str, Any]]:
     """Run a program on every instance.
 
@@ -53,6 +55,8 @@ def drive(
     instances : of the problem
     seed_instance : called with an instance's number before a program that may draw random numbers runs on it
     mode : `auto`, `never` (all in Python) or `always` (compiled from the second instance on, whatever it costs)
+    announce : called with COMPILING before a program is compiled and with COMPILED after it, so that whoever watches
+        can end what does not come back from the compiler
 
     Returns
     -------
@@ -75,7 +79,9 @@ def drive(
                 undecided = False
                 began = clock()
                 patience = None if mode == "always" else max(WORTH_SECONDS / 2, PATIENCE * rest)
+                announce(COMPILING)
                 run = _compile(problem, code, instances[:index], outputs, elapsed, patience)
+                announce(COMPILED)
                 info["compile_seconds"] = clock() - began
                 if run is not None:
                     found = _run_compiled(run, instances[index:])

@@ -16,6 +16,7 @@ import numpy as np
 
 from ttc_esopt.errors import ConfigurationError, EvaluationError, TtcEsoptError
 from ttc_esopt.evaluation.frames import BadFrame, Failure, clean, decode
+from ttc_esopt.evaluation.outcome import Outcome
 from ttc_esopt.evaluation.process import Process
 from ttc_esopt.evaluation.sandbox import KERNEL_LAYERS
 from ttc_esopt.problems.base import Problem, Rejected, Score
@@ -25,37 +26,6 @@ SANDBOX = ("auto", "required")
 FILES = "files"  # the split of instances that no set of the problem holds
 _REMEMBERED = 4096  # outcomes kept for programs that come again
 _SLACK = 1e-9  # relative; bounds are computed in another order than scores
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of one program.
-
-    Attributes
-    ----------
-    valid : whether it has an objective
-    objective : minimised (negated mean score for maximisation problems); None if invalid
-    failure : one of reply, syntax, name, exception, timeout, memory, crash, output, forbidden, infeasible, nonfinite,
-        shape; None if valid
-    detail : one line about the failure
-    seconds : wall time of the program's processes and of scoring
-    true_objective : without the published protocol's distortions, where it has some; else equal to `objective`
-    scores : score of each instance (None where it failed: only if lenient); empty if invalid
-    compiled : whether the program was compiled; what its own process says
-    compile_seconds : spent on that, part of `seconds`
-    alarm : whether a score was impossible (detail says which), a sign of fraud or of a wrong bound
-    """
-
-    valid: bool
-    objective: float | None
-    failure: str | None
-    detail: str
-    seconds: float
-    true_objective: float | None = None
-    scores: tuple[float | None, ...] = field(default=(), repr=False)
-    compiled: bool = False
-    compile_seconds: float = 0.0
-    alarm: bool = False
 
 
 @dataclass
@@ -123,6 +93,7 @@ class Evaluator:
         self.workers = len(os.sched_getaffinity(0)) if workers is None else workers
         self.timeout = problem.time_limit(self.instances) if timeout is None else timeout
         self.lenient = lenient
+        self.compile = compile
         for name, value, allowed in (("compile", compile, COMPILE), ("sandbox", sandbox, SANDBOX)):
             if value not in allowed:
                 raise ConfigurationError(f"Expected one of {', '.join(allowed)}, got {value!r} (--{name}).")
@@ -140,7 +111,6 @@ class Evaluator:
             "problem": problem.spec,
             "options": problem.chosen,
             "seed": seed,
-            "compile": compile,
             "lenient": lenient,
             "memory_mb": memory_mb,
             "layers": tuple(layers),
@@ -272,11 +242,19 @@ class Evaluator:
     def _ask(self, code: str, first: int, last: int) -> tuple[dict[str, Any], bytes]:
         """Have a program run in a process; the verdict from outside and the frame."""
         timeout = self.timeout * (last - first) / len(self.instances)
+        verdict, frame = self._try(code, first, last, timeout, self.compile)
+        if verdict["cause"] == "compiler":  # which proves nothing about the program: Python decides
+            lost = verdict["seconds"]
+            verdict, frame = self._try(code, first, last, timeout, "never")
+            verdict["seconds"] += lost
+        return verdict, frame
+
+    def _try(self, code: str, first: int, last: int, timeout: float, compile: str) -> tuple[dict[str, Any], bytes]:
         fault = ""
         for _ in range(2):
             process = self._take()
             try:
-                verdict, frame = process.ask(code, first, last, timeout)
+                verdict, frame = process.ask(code, first, last, timeout, compile)
             except EvaluationError as error:
                 self._drop(process)
                 fault = str(error)

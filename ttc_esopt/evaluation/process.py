@@ -79,11 +79,11 @@ class Process:
         with self._busy:
             self._line(time.monotonic() + _START_SECONDS)
 
-    def ask(self, code: str, first: int, last: int, timeout: float) -> tuple[dict[str, Any], bytes]:
+    def ask(self, code: str, first: int, last: int, timeout: float, compile: str) -> tuple[dict[str, Any], bytes]:
         """Have one program run over the instances from `first` to before `last`; the zygote's verdict and the frame."""
         program = code.encode("utf-8", "surrogatepass")
         with self._busy:
-            asked = {"bytes": len(program), "first": first, "last": last, "timeout": timeout}
+            asked = {"bytes": len(program), "first": first, "last": last, "timeout": timeout, "compile": compile}
             self._send(json.dumps(asked).encode() + b"\n" + program)
             deadline = time.monotonic() + timeout + _GRACE_SECONDS
             verdict = json.loads(self._line(deadline))

@@ -4,9 +4,9 @@ It imports numpy and numba and builds the instances once, so that a candidate co
 It looks at children from outside only (time, output, how they ended) and passes their bytes on unread.
 
 Protocol, on standard input and output: first in come the configuration, as a line, and the pickled instances; the first
-line out says that all is ready. Then, per candidate, a line {"bytes", "first", "last", "timeout"} and the program in, a
-line {"cause", "detail", "seconds", "bytes"} and the child's frame out. The end of input, or the parent's death, ends
-this process and its child.
+line out says that all is ready. Then, per candidate, a line {"bytes", "first", "last", "timeout", "compile"} and the
+program in, a line {"cause", "detail", "seconds", "bytes"} and the child's frame out. The end of input, or the parent's
+death, ends this process and its child.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NoReturn
 
 from ttc_esopt.evaluation import child, landlock, namespaces, sandbox, seccomp
+from ttc_esopt.evaluation.compiled import COMPILED, COMPILING
 from ttc_esopt.evaluation.frames import LARGEST
 from ttc_esopt.problems import Problem, load
 
@@ -36,6 +37,7 @@ _MOST_OUTPUT = 1 << 20  # bytes a candidate may print
 _SCRATCH, _FILES = 64 << 20, 1000  # bytes and files that a candidate may leave in its scratch folder
 _THREADS = 100  # that a candidate may have at a time
 _READY = b"+"  # first byte of a child's stream: the sandbox stands, the program starts now
+_COMPILER_SHARE = 0.5  # of the time that is left, for a compiler that does not look at its own deadline
 
 
 class _NoTorch(importlib.abc.MetaPathFinder):
@@ -58,7 +60,6 @@ class Config:
     options: dict[str, str]
     instances: int  # bytes
     seed: int
-    compile: str
     lenient: bool
     memory_mb: int
     scratch: str
@@ -79,6 +80,11 @@ class _Watched:
     cause: str | None = None
     detail: str = ""
 
+    @property
+    def compiling(self) -> bool:
+        """Whether the child said that it compiles its program, and not yet that it is done."""
+        return self.frame[1:2] == COMPILING and self.frame[2:3] != COMPILED
+
 
 class Zygote:
     """Forks, watches and cleans up after one candidate at a time."""
@@ -98,12 +104,14 @@ class Zygote:
             seccomp.program(0, allow_writing="landlock" in self.layers)
         sandbox.adopt_orphans()
 
-    def evaluate(self, code: str, first: int, last: int, timeout: float) -> tuple[dict[str, Any], bytes]:
+    def evaluate(
+        self, code: str, first: int, last: int, timeout: float, compile: str
+    ) -> tuple[dict[str, Any], bytes]:
         """Run one program over some of the instances in a child; returns the verdict from outside and the frame."""
         # The clock on the wall decides; processor time (of all threads) only matters should this process hang.
         cpu = math.ceil(timeout) * (os.cpu_count() or 1) + 10
         limits = sandbox.Limits(memory=self.config.memory_mb << 20, cpu_seconds=cpu)
-        task = child.Task(self.instances[first:last], first, self.config.seed, self.config.compile, self.config.lenient)
+        task = child.Task(self.instances[first:last], first, self.config.seed, compile, self.config.lenient, _announce)
         result_in, result_out = os.pipe()
         output_in, output_out = os.pipe()
         start = time.monotonic()
@@ -172,9 +180,13 @@ class Zygote:
             handle = -1
         else:
             poll.register(handle, select.POLLIN)
+        compiled_by = math.inf
         try:
             while watched.cause is None:
                 left = start + timeout - time.monotonic()
+                if watched.compiling:
+                    compiled_by = min(compiled_by, time.monotonic() + _COMPILER_SHARE * left)
+                    left = min(left, compiled_by - time.monotonic())
                 if left <= 0:
                     watched.cause, watched.detail = "timeout", f"still running after {timeout:g} s"
                     return
@@ -261,9 +273,13 @@ class Zygote:
             watched.cause = "machinery"
             watched.detail = watched.frame.decode("utf-8", "replace") or f"the child ended with status {status}"
             return
+        if watched.compiling and (watched.cause in (None, "timeout", "memory")):
+            watched.cause, watched.detail = "compiler", "ended while its program was being compiled"
         del watched.frame[:1]
         if watched.cause is not None:
             return
+        if watched.frame[:2] == COMPILING + COMPILED:
+            del watched.frame[:2]
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
             own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
@@ -284,6 +300,11 @@ class Zygote:
                 shutil.rmtree(entry.path, ignore_errors=True)
             else:
                 os.unlink(entry.path)
+
+
+def _announce(what: bytes) -> None:
+    """In the child: tell this process that compiling begins or ends."""
+    child.send(3, what)
 
 
 def _children() -> list[int]:
