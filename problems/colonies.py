@@ -12,12 +12,13 @@ from ttc_esopt.errors import DataError
 from ttc_esopt.problems.base import NonFinite, WrongShape
 
 MOST_NODES = 2800  # whose matrix fits into one answer of a child
-_NAMES = ("heuristics_v2", "heuristics", "heuristics_v1", "heuristics_v3", "heuristics_v4")
+_NAMES = ("heuristics", "heuristics_v1", "heuristics_v2", "heuristics_v3")
 _RETURNED = 32 << 20  # bytes that one child returns, if one instance has no more
 
 
 def find_heuristic(namespace: dict[str, Any]) -> Any:
-    """The program's function: `heuristics_v2`, `heuristics`, or any `heuristics_v*`; None if there is none."""
+    """The program's function, in the published order: `heuristics`, then `heuristics_v1` to `heuristics_v3`, then any
+    other `heuristics_v*` by name; None if there is none."""
     others = sorted(name for name in namespace if isinstance(name, str) and name.startswith("heuristics_v"))
     for name in (*_NAMES, *others):
         if callable(namespace.get(name)):
@@ -26,14 +27,12 @@ def find_heuristic(namespace: dict[str, Any]) -> Any:
 
 
 def as_matrix(returned: Any, n: int) -> np.ndarray:
-    """What a program returned, as a float64 array (n, n) (in the child).
+    """What a program returned, as a float64 array (n, n) that may hold NaN and infinities (in the child).
 
     Raises
     ------
     WrongShape
-        It is no array of numbers, or of another shape.
-    NonFinite
-        It holds NaN or infinity.
+        It is no array of real numbers (nor nested lists of them), or of another shape.
     """
     kind = f"an array of shape {returned.shape}" if isinstance(returned, np.ndarray) else type(returned).__name__
     fault = f"expected a matrix ({n}, {n}), got {kind}"
@@ -46,8 +45,7 @@ def as_matrix(returned: Any, n: int) -> np.ndarray:
         raise WrongShape(fault) from None
     if matrix.shape != (n, n):
         raise WrongShape(fault)
-    check_matrix(matrix, n)
-    return matrix
+    return np.ascontiguousarray(matrix)
 
 
 def check_matrix(output: np.ndarray, n: int, largest: float = np.inf) -> None:

@@ -1,5 +1,6 @@
-"""The documentation's commands exist and its code runs as it stands."""
+"""The documentation's commands exist, and its programs and worked examples run as they stand."""
 
+import functools
 import re
 import shlex
 import subprocess
@@ -7,21 +8,59 @@ import sys
 from pathlib import Path
 
 import pytest
+from benchmark_files import BERLIN52, written
+
+from ttc_esopt import problems
+from ttc_esopt.problems.files import detect
 
 ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), re.S)
+FILES = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", README, re.S))
 COMMANDS = [
     line.split("#")[0].strip()
-    for block in re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    for block in re.findall(r"```bash\n(.*?)```", README, re.S)
     for line in block.splitlines()
     if line.startswith("ttc-esopt ")
 ]
+NAMED = sorted(set(re.findall(r"--problem ([\w.:]+)", README)))
 
 
 def execute(code, tmp_path):
+    written(tmp_path, "berlin52.tsp", BERLIN52)
     script = tmp_path / "block.py"
     script.write_text(code)
     return subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path, timeout=900)
+
+
+def commanded(command, folder):
+    words = shlex.split(command)
+    return subprocess.run(
+        [sys.executable, "-m", "ttc_esopt.cli.main", *words[1:]],
+        capture_output=True, text=True, cwd=folder, timeout=900,
+    )  # fmt: skip
+
+
+@functools.lru_cache
+def help_of(command):
+    done = commanded(f"ttc-esopt {command} --help", ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def own_problem(tmp_path):
+    """A folder with the files of the README's worked example."""
+    assert set(FILES) == {"job_shop.py", "rule.py"}
+    for name, code in FILES.items():
+        (tmp_path / name).write_text(code)
+    return tmp_path
+
+
+def only(start):
+    found = [command for command in COMMANDS if command.startswith(start)]
+    assert len(found) == 1
+    return found[0]
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if "smollm2" not in block])
@@ -31,6 +70,9 @@ def test_python_of_the_docs_runs(block, tmp_path):
     if "squared distance" in block:
         before, after = (float(x) for x in re.findall(r"\d+\.\d+", done.stdout))
         assert after < before / 10
+    if "berlin52" in block:
+        assert "files" in done.stdout and "nearest_neighbour" in done.stdout
+        assert float(done.stdout.split()[0]) >= 7542
 
 
 @pytest.mark.model
@@ -38,15 +80,58 @@ def test_python_of_the_docs_runs(block, tmp_path):
 def test_python_of_the_docs_runs_with_the_real_model(block, tmp_path):
     done = execute(block.replace("budget=120", "budget=28, directions=4, max_tokens=32"), tmp_path)
     assert done.returncode == 0, done.stderr
+    if "berlin52" in block:
+        assert (tmp_path / "b52" / "berlin52.tour").is_file()
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_of_the_readme_names_options_that_exist(command):
     words = shlex.split(command)
-    done = subprocess.run(
-        [sys.executable, "-m", "ttc_esopt.cli.main", words[1], "--help"], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0
+    known = help_of(words[1])
     for word in words[2:]:
         if word.startswith("--"):
-            assert word in done.stdout, f"{word} is no option of {words[1]}"
+            assert re.search(rf"(?<![\w-]){word}(?![\w-])", known) or word == "--", f"{word} is no option of {words[1]}"
+
+
+def test_the_instance_files_of_the_readme_are_written(tmp_path):
+    script = re.search(r"PYTHONPATH=tests python - <<'END'\n(.*?)END\n", README, re.S)[1]
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env={"PYTHONPATH": str(ROOT / "tests")}, check=True)
+    kinds = {path.name: detect(path) for path in tmp_path.iterdir()}
+    assert set(kinds.values()) == {"tsp", "vrp", "bpp", "kp"}
+    named = {word for command in COMMANDS for word in shlex.split(command) if re.search(r"\.(tsp|vrp|txt|kp)$", word)}
+    assert named == set(kinds)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_problem_that_the_readme_names_loads(name, own_problem, monkeypatch):
+    monkeypatch.chdir(own_problem)
+    assert problems.load(name).task
+
+
+def test_the_readme_has_a_row_for_every_setting():
+    for name in problems.names():
+        problem = problems.load(name)
+        row = re.search(rf"^\| `{name}` \|.*$", README, re.M)[0]
+        assert f"`{problem.function}(" in row
+        signature = re.search(r"def (.*):\n", problem.template)[1]
+        assert signature in row
+        assert all(f"`{baseline}`" in row for baseline in problem.baselines)
+
+
+def test_the_worked_example_is_evaluated_as_written(own_problem):
+    done = commanded(only("ttc-esopt evaluate --problem job_shop.py:JobShop"), own_problem)
+    assert done.returncode == 0, done.stderr
+    printed = {line.rsplit(maxsplit=2)[0]: line.split()[-2] for line in done.stdout.splitlines()[1:]}
+    assert printed == {"rule.py": "1175.75", "baseline shortest_operation": "1312.56"}
+    for name, objective in printed.items():
+        assert re.search(rf"^    {name} +{objective} ", README, re.M)
+
+
+@pytest.mark.model
+def test_the_worked_example_is_searched_with_the_real_model(own_problem):
+    command = only("ttc-esopt run --problem job_shop.py:JobShop")
+    assert "--budget 120" in command
+    small = command.replace("--budget 120", "--budget 28 --directions 4 --max-tokens 48")
+    done = commanded(small, own_problem)
+    assert done.returncode == 0, done.stderr
+    assert "def priority" in (own_problem / "shop" / "best.py").read_text()

@@ -241,3 +241,14 @@ def test_the_layers_of_protection_are_told_without_loading_anything_heavy():
     assert any("process" in layer for layer in sandbox_layers())
     code = "import sys, ttc_esopt.evaluation as e; e.sandbox_layers(); assert not {'torch', 'numba'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_programs_find_the_names_that_numpy_2_took_away():
+    code = """import numpy as np
+def select_next_node(current_node, destination_node, unvisited_nodes, distance_matrix):
+    assert np.in1d([[1, 2]], [2]).tolist() == [False, True] and np.Inf > 0 > np.NINF
+    assert np.product([2, 3]) == 6 and np.trapz([1.0, 1.0]) == 1.0 and np.float_(1) == 1
+    return unvisited_nodes[np.argmin(distance_matrix[current_node][unvisited_nodes])]
+"""
+    with Evaluator(PROBLEM, workers=1) as fresh:
+        assert fresh.evaluate([code])[0].objective == pytest.approx(VALUE)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ttc_esopt.evaluation import compiled, stand_ins
+from ttc_esopt.evaluation import Evaluator, compiled, stand_ins
 from ttc_esopt.evaluation.compilable import NotCompilable, prepare
 from ttc_esopt.evaluation.compiled import drive
 from ttc_esopt.problems import Infeasible, load

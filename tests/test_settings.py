@@ -1,8 +1,16 @@
 """Settings: layers, checks, messages."""
 
+import os
+
 import pytest
+import stand_in
+from benchmark_files import BURMA14, GR17, U120, written
+from in_this_process import use
 
 from ttc_esopt.errors import ConfigurationError
+from ttc_esopt.instances import problem_of
+from ttc_esopt.runfolder import RunFolder
+from ttc_esopt.runner import resume, run, settings_of
 from ttc_esopt.settings import FIELDS, Settings, read_toml, resolve
 
 
@@ -46,6 +54,9 @@ def test_an_unknown_key_names_the_closest_one():
         ({"budget": 10**9}, "Expected budget <= 1000000"),
         ({"model": ""}, "Expected a model, got an empty name"),
         ({"preset": "papers"}, "Expected preset to be one of default, paper"),
+        ({"protocol": "mine"}, r"Expected protocol to be one of published, corrected, got mine \(--protocol\)"),
+        ({"sandbox": "off"}, r"Expected sandbox to be one of auto, required, got off \(--sandbox\)"),
+        ({"instances": ["a"]}, "Expected instances as text"),
     ],
 )
 def test_a_wrong_value_is_one_sentence_that_names_the_flag(given, message):
@@ -66,3 +77,56 @@ def test_small_budgets_get_a_small_population():
     assert resolve({"budget": 120}).population == 4
     assert resolve({"budget": 1000}).population == 10
     assert isinstance(resolve({}), Settings)
+
+
+def test_what_a_run_works_on_survives_its_folder_and_a_resume(tmp_path, monkeypatch):
+    """Paths are absolute, so that a resume from elsewhere finds them."""
+    use(monkeypatch)
+    monkeypatch.setattr("ttc_esopt.runner.open_engine", lambda folder, model=None: stand_in.StandInEngine())
+    monkeypatch.setattr("ttc_esopt.evaluation.sandbox.require", lambda layers: None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sets").mkdir()
+    written(tmp_path, "u.txt", U120)
+    given = {
+        "problem": "bpp_aco", "instances": "u.txt", "data": "sets", "protocol": "corrected", "mode": "aco",
+        "sandbox": "required", "seed": 3,
+    }  # fmt: skip
+    first = run("out", report=False, say=lambda _: None, budget=12, max_tokens_total=1, **given)
+    assert first.stopped
+    kept = RunFolder.open(tmp_path / "out").settings
+    absolute = given | {"instances": f"{tmp_path}/u.txt", "data": f"{tmp_path}/sets"}
+    assert {name: getattr(kept, name) for name in given} == absolute
+    monkeypatch.chdir("/")
+    problem = problem_of(kept)
+    assert problem.chosen == {"protocol": "corrected", "mode": "aco"} and problem.data == tmp_path / "sets"
+    second = resume(tmp_path / "out", report=False, say=lambda _: None, max_tokens_total=0)
+    assert second.stopped is None and second.conclusion.rows[-1].train <= first.conclusion.rows[-1].train
+    assert RunFolder.open(tmp_path / "out").settings == resolve(
+        {name: getattr(kept, name) for name in FIELDS} | {"max_tokens_total": 0}
+    )
+
+
+def test_the_folder_of_sets_may_come_from_the_environment(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sets").mkdir()
+    monkeypatch.setenv("TTC_ESOPT_DATA", "sets")
+    assert settings_of({"problem": "kp_construct"}).data == f"{tmp_path}/sets"
+    (tmp_path / "other").mkdir()
+    assert settings_of({"problem": "kp_construct", "data": "other"}).data == f"{tmp_path}/other"
+    monkeypatch.setenv("TTC_ESOPT_DATA", "nowhere")
+    with pytest.raises(ConfigurationError, match="nowhere"):
+        settings_of({"problem": "kp_construct"})
+
+
+def test_instance_files_are_checked_before_a_run_begins(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("a.tsp", GR17), ("b.tsp", BURMA14)):
+        written(tmp_path, name, text)
+    several = os.pathsep.join(["a.tsp", "b.tsp"])
+    assert settings_of({"problem": "tsp_aco", "instances": several}).instances == os.pathsep.join(
+        [f"{tmp_path}/a.tsp", f"{tmp_path}/b.tsp"]
+    )
+    with pytest.raises(ConfigurationError, match=r"No such file: .*/c\.tsp \(--instances\)"):
+        settings_of({"problem": "tsp_aco", "instances": "c.tsp"})
+    with pytest.raises(ConfigurationError, match=r"no option mode \(--mode\)"):
+        settings_of({"problem": "tsp_aco", "mode": "aco"})

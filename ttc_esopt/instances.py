@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ttc_esopt import problems
-from ttc_esopt.errors import ConfigurationError
+from ttc_esopt.errors import ConfigurationError, TtcEsoptError
 from ttc_esopt.evaluation import Evaluator
 from ttc_esopt.problems.base import Problem
 from ttc_esopt.settings import Settings
@@ -16,24 +16,54 @@ from ttc_esopt.settings import Settings
 
 def problem_of(settings: Settings) -> Problem:
     """The problem of a run, with its options."""
-    options = {"protocol": settings.protocol} | ({"mode": settings.mode} if settings.mode else {})
-    return problems.load(settings.problem, data=settings.data or None, **options)
+    problem = problems.load(settings.problem, data=settings.data or None)
+    options = {"mode": settings.mode} if settings.mode else {}
+    if "protocol" in problem.options:  # a user's own problem need not tell protocols apart
+        options["protocol"] = settings.protocol
+    problem.configure(options, settings.data or None)
+    return problem
 
 
 def read_files(problem: Problem, files: Sequence[Path | str]) -> list[Any]:
-    """Instances from files, numbered through.
+    """Instances from files, numbered within each file, so that no file's random numbers depend on the others.
 
     Raises
     ------
     DataError
         A file cannot be read; the message names file, line and fault.
+    ConfigurationError
+        The reader of a user's own problem fails.
     """
-    return [instance for file in files for instance in problem.read(Path(file))]
+    found: list[Any] = []
+    for file in files:
+        try:
+            found += problem.read(Path(file))
+        except TtcEsoptError:
+            raise
+        except Exception as error:  # the user's own code
+            raise ConfigurationError(
+                f"{problem.name}.read() failed on {file}: {type(error).__name__}: {error} (--problem)."
+            ) from error
+    return found
 
 
 def split_files(text: str) -> list[str]:
     """Paths of instance files as one setting holds them."""
     return [part for part in text.split(os.pathsep) if part]
+
+
+def joined(paths: Sequence[Path]) -> str:
+    """Paths as one setting holds them, absolute.
+
+    Raises
+    ------
+    ConfigurationError
+        A path holds the separator.
+    """
+    for path in paths:
+        if os.pathsep in str(path.resolve()):
+            raise ConfigurationError(f"Expected a path without {os.pathsep!r}, got {path.resolve()} (--instances).")
+    return os.pathsep.join(str(path.resolve()) for path in paths)
 
 
 def absolute_files(text: str) -> str:
@@ -42,13 +72,13 @@ def absolute_files(text: str) -> str:
     Raises
     ------
     ConfigurationError
-        There is no such file.
+        There is no such file, or its folder's name holds the separator.
     """
-    found = [Path(part).resolve() for part in split_files(text)]
+    found = [Path(part) for part in split_files(text)]
     for path in found:
         if not path.is_file():
-            raise ConfigurationError(f"No such file: {path} (--instances).")
-    return os.pathsep.join(map(str, found))
+            raise ConfigurationError(f"No such file: {path.resolve()} (--instances).")
+    return joined(found)
 
 
 def evaluator(
@@ -64,3 +94,17 @@ def evaluator(
         workers=settings.workers or None, timeout=(settings.eval_timeout or None) if split == "train" else None,
         memory_mb=settings.memory_mb, compile=compile, sandbox=settings.sandbox,
     )  # fmt: skip
+
+
+def reported_size(problem: Problem, settings: Settings, split: str) -> int | None:
+    """The size that a run reports on in a split: the search's own, or the split's first; None: no such set."""
+    if settings.instances or split not in problem.splits:
+        return None
+    size, sizes = problem.splits["train"][0], problem.splits[split]
+    return size if size in sizes else sizes[0]
+
+
+def own_sets(problem: Problem, settings: Settings) -> list[str]:
+    """The sets of a run that stand in for published ones that are not at hand, such as `test 50`."""
+    sized = {split: reported_size(problem, settings, split) for split in ("train", "val", "test")}
+    return [f"{split} {n}" for split, n in sized.items() if n is not None and problem.source(split, n) == "own"]

@@ -18,7 +18,7 @@ from typing import Any
 from ttc_esopt import models, problems, scaffolds
 from ttc_esopt.errors import ConfigurationError, DataError
 from ttc_esopt.evaluation.sandbox import warning
-from ttc_esopt.instances import absolute_files, evaluator, problem_of, read_files, split_files
+from ttc_esopt.instances import absolute_files, evaluator, own_sets, problem_of, read_files, split_files
 from ttc_esopt.runfolder import RunFolder, versions
 from ttc_esopt.settings import FIELDS, Settings, check_types, resolve
 
@@ -191,7 +191,8 @@ def open_engine(folder: RunFolder, model: str | None = None) -> Any:
 
 def announcement(settings: Settings, out: Path) -> list[str]:
     """What is about to be spent, as lines."""
-    plan = scaffolds.build(problem_of(settings), settings).plan()
+    problem = problem_of(settings)
+    plan = scaffolds.build(problem, settings).plan()
     counts: dict[str, int] = {}
     for call in plan:
         counts[call.operator] = counts.get(call.operator, 0) + call.count
@@ -209,6 +210,11 @@ def announcement(settings: Settings, out: Path) -> list[str]:
         lines.append(
             f"sigma {s.sigma:g} to {s.sigma_end:g} ({s.sigma_schedule}), alpha {s.alpha:g} ({s.alpha_schedule}), "
             f"noise {s.noise}, rewards {s.reward}"
+        )
+    if own := own_sets(problem, settings):
+        lines.append(
+            f"sets of our own stand in for published ones that are not at hand: {', '.join(own)} (--data); "
+            "figures on them do not compare with published ones"
         )
     return [
         *lines,

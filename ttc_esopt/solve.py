@@ -11,19 +11,21 @@ print(result.value, result.file, result.gaps)
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ttc_esopt import problems, strong_solvers
-from ttc_esopt.errors import ConfigurationError, DataError
-from ttc_esopt.instances import evaluator, problem_of
+from ttc_esopt.errors import ConfigurationError, DataError, TtcEsoptError
+from ttc_esopt.instances import evaluator, joined, problem_of, read_files, split_files
 from ttc_esopt.jsonlines import write_atomically
 from ttc_esopt.problems import files
 from ttc_esopt.problems.files import solutions
 from ttc_esopt.runfolder import RunFolder
 from ttc_esopt.runner import Result, settings_of, work
+from ttc_esopt.settings import Settings
 from ttc_esopt.solvers import bounds
 
 Say = Callable[[str], None]
@@ -133,7 +135,7 @@ def solve(
     Parameters
     ----------
     file : TSPLIB, CVRPLIB, bin-packing or knapsack file
-    out : folder of the run; None: the file's stem and `-solve`. A search that stopped there goes on
+    out : folder of the run; None: as `folder_for` says. A search that stopped there goes on
     index : which instance, from 1, of a file that holds several
     best_known : value to compare with; None: what the file says, or a solution file next to it
     strong_seconds : for a strong solver where its package is installed; 0: none
@@ -144,24 +146,34 @@ def solve(
     ConfigurationError, DataError, EvaluationError
         The file, the settings or the search do not do.
     """
-    path = Path(file)
-    kind = KINDS[files.detect(path)]
-    record = _record(kind.read(path), path, index)
-    folder = Path(out) if out is not None else Path(f"{path.stem}-solve")
-    run = _search(kind, record, path, folder, index is not None, report, say, given)
+    task = _task(file, index)
+    kind, record, path = task.kind, task.record, task.path
+    folder = Path(out) if out is not None else folder_for(file, index)
+    if folder.resolve() in (Path.cwd(), path.resolve().parent):
+        raise ConfigurationError(f"Expected a folder of its own for the results, got {folder} (--out).")
+    if not 0 <= strong_seconds < math.inf:
+        raise ConfigurationError(f"Expected seconds of at least 0, got {strong_seconds} (--strong-seconds).")
+    known = best_known if best_known is not None else solutions.published_best(path, record)
+    if known is not None and not math.isfinite(known):
+        raise ConfigurationError(f"Expected a finite number, got {known} (--best-known).")
+    run = _search(task, folder, report, say, given)
     opened = RunFolder.open(folder)
     if not (folder / "best.py").is_file():
         raise DataError(f"No valid heuristic was found; see failure and detail in {opened.samples.path}.")
-    problem = problem_of(opened.settings)
-    with evaluator(problem, opened.settings, compile="never") as plain:
-        solution = plain.solutions((folder / "best.py").read_text(encoding="utf-8"))[0]
+    solution = _solution(opened)
     value = kind.check(record, solution)
     target = folder / f"{path.stem}{kind.suffix}"
     kind.write(target, record, solution)
-    gaps, notes = _compare(kind, record, path, value, best_known, strong_seconds, opened.settings.seed)
+    gaps, notes = _compare(kind, record, value, known, strong_seconds, opened.settings.seed)
     facts = {"instance": record.name, kind.what: value, "gaps": [asdict(gap) for gap in gaps], "notes": notes}
     write_atomically(folder / "solution.json", json.dumps(facts, indent=2) + "\n")
     return Solved(value, kind.what, gaps, notes, solution, target, run)
+
+
+def folder_for(file: Path | str, index: int | None = None) -> Path:
+    """Where a search for a file goes by default: the file's stem, the index if one is given, and `-solve`."""
+    stem = Path(file).stem
+    return Path(f"{stem}-solve" if index is None else f"{stem}-{index}-solve")
 
 
 def setting_for(kind: Kind, record: Any) -> str:
@@ -170,45 +182,102 @@ def setting_for(kind: Kind, record: Any) -> str:
     return kind.problems[1 if large else 0]
 
 
-def planned(file: Path | str, index: int | None = None, **given: Any) -> tuple[str, dict[str, Any]]:
-    """What a search for a file would be: the instance's name, and its settings as `settings_of` takes them."""
+def planned(file: Path | str, index: int | None = None, **given: Any) -> tuple[str, Settings]:
+    """What a search for a file would be: the instance's name and the settings, all checked; nothing is written.
+
+    Raises
+    ------
+    ConfigurationError, DataError
+        The file or the settings do not do.
+    """
+    task = _task(file, index)
+    return task.record.name, _checked(task, task.path, given)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """The instance that is to be solved: its file, whether that holds others too, and a text of this one alone."""
+
+    path: Path
+    kind: Kind
+    record: Any
+    several: bool
+    text: str
+
+
+def _task(file: Path | str, index: int | None) -> _Task:
     path = Path(file)
+    if path.suffix.lower() in (".npy", ".npz"):
+        raise ConfigurationError(f"Expected a file of one instance, got {path}; for sets: evaluate --instances.")
     kind = KINDS[files.detect(path)]
-    record = _record(kind.read(path), path, index)
-    return record.name, _given(kind, record, path, given)
-
-
-def _given(kind: Kind, record: Any, source: Path, given: dict[str, Any]) -> dict[str, Any]:
-    chosen = given.get("problem") or setting_for(kind, record)
-    if chosen in problems.names() and chosen not in kind.problems:
-        raise ConfigurationError(f"Expected a setting that fits {source}: {' or '.join(kind.problems)}, got {chosen}.")
-    return {**given, "problem": chosen, "instances": str(source), "protocol": "corrected"}
-
-
-def _record(records: Sequence[Any], path: Path, index: int | None) -> Any:
+    records = kind.read(path)
     if index is None and len(records) > 1:
         raise ConfigurationError(f"{path} holds {len(records)} instances: choose one (--index 1 to {len(records)}).")
     if index is not None and not 1 <= index <= len(records):
         raise ConfigurationError(f"Expected an index from 1 to {len(records)}, got {index} (--index).")
-    return records[(index or 1) - 1]
+    record = records[(index or 1) - 1]
+    several = len(records) > 1
+    return _Task(path, kind, record, several, _alone(kind, record) if several else _text(path))
 
 
-def _search(
-    kind: Kind, record: Any, path: Path, folder: Path, chosen: bool, report: bool, say: Say, given: dict[str, Any]
-) -> Result:
+def _checked(task: _Task, source: Path, given: dict[str, Any]) -> Settings:
+    """Settings of a search on the file `source`; raises ConfigurationError unless its problem gives solutions."""
+    fitting = task.kind.problems
+    chosen = given.get("problem") or setting_for(task.kind, task.record)
+    if chosen in problems.names() and chosen not in fitting:
+        raise ConfigurationError(f"Expected a setting that fits {task.path}: {' or '.join(fitting)}, got {chosen}.")
+    settings = settings_of({**given, "problem": chosen, "instances": joined([source]), "protocol": "corrected"})
+    problem = problem_of(settings)
+    if not callable(getattr(problem, "solution", None)):
+        raise ConfigurationError(f"Problem {problem.name} has no solution(): it can only be evaluated (--problem).")
+    count = len(read_files(problem, split_files(settings.instances)))
+    if count != 1 and not (task.several and source == task.path):
+        raise ConfigurationError(f"Expected one instance in {source}, {problem.name} reads {count} (--problem).")
+    return settings
+
+
+def _search(task: _Task, folder: Path, report: bool, say: Say, given: dict[str, Any]) -> Result:
     """A new search, or an earlier one for the same instance that goes on."""
-    source = folder / f"instance{path.suffix}" if chosen else path
+    # The run has a copy of its own, so that it can go on after the user's file has changed, and says what it solved.
+    source = folder / f"instance{task.path.suffix}"
     if (folder / "run.toml").is_file():
         opened = RunFolder.open(folder)
-        if opened.settings.instances != str(source.resolve()):
-            raise ConfigurationError(f"{folder} holds another run: choose another folder (--out).")
-        say(f"{folder} holds a search for this file: it goes on with its own settings")
-        return work(opened, report, say)
-    if chosen:  # the instance gets a file of its own, so that the run folder says which it is
-        write_atomically(source, _alone(kind, record))
-    settings = settings_of(_given(kind, record, source, given))
-    command = f"ttc_esopt.solve.solve({str(path)!r}, out={str(folder)!r}, **{given})"
+        if opened.document["model"]:  # else it never began, and what kept it from that may be its settings
+            same = source.is_file() and source.read_bytes() == task.text.encode()
+            if not same or opened.settings.instances != str(source.resolve()):
+                raise ConfigurationError(f"{folder} holds another run: choose another folder (--out).")
+            limits = {name: given[name] for name in ("max_tokens_total", "max_minutes") if name in given}
+            if limits:
+                opened.change_limits(limits)
+            say(f"{folder} holds a search for this instance: it goes on with its own settings")
+            return work(opened, report, say)
+    _checked(task, task.path, given)  # before anything is written
+    write_atomically(source, task.text)
+    settings = _checked(task, source, given)
+    command = f"ttc_esopt.solve.solve({str(task.path)!r}, out={str(folder)!r}, **{given})"
     return work(RunFolder.create(folder, settings, command), report, say)
+
+
+def _solution(folder: RunFolder) -> Any:
+    """What the best heuristic of a run gives, run once more in plain Python."""
+    problem = problem_of(folder.settings)
+    with evaluator(problem, folder.settings, compile="never") as plain:
+        try:
+            return plain.solutions((folder.path / "best.py").read_text(encoding="utf-8"))[0]
+        except TtcEsoptError:
+            raise
+        except Exception as error:  # the user's own code
+            raise ConfigurationError(
+                f"{problem.name}.solution() failed: {type(error).__name__}: {error} (--problem)."
+            ) from error
+
+
+def _text(path: Path) -> str:
+    raw = path.read_bytes()
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
 
 
 def _alone(kind: Kind, record: Any) -> str:
@@ -219,15 +288,15 @@ def _alone(kind: Kind, record: Any) -> str:
 
 
 def _compare(
-    kind: Kind, record: Any, path: Path, value: float, best_known: float | None, seconds: float, seed: int
+    kind: Kind, record: Any, value: float, known: float | None, seconds: float, seed: int
 ) -> tuple[list[Gap], list[str]]:
     sign = -1.0 if kind.maximise else 1.0
 
     def gap(name: str, other: float) -> Gap:
-        return Gap(name, other, sign * 100 * (value - other) / abs(other) if other else None)
+        percent = sign * 100 * (value - other) / abs(other) if other else None
+        return Gap(name, other, percent or (None if percent is None else 0.0))  # no minus before a zero
 
     gaps, notes = [], []
-    known = best_known if best_known is not None else solutions.published_best(path, record)
     if known is None:
         notes.append("no best-known value in the file (--best-known)")
     else:

@@ -18,12 +18,12 @@ from ttc_esopt.errors import DataError
 from ttc_esopt.problems.base import Infeasible, NonFinite, Problem, WrongShape
 from ttc_esopt.problems.bpp import BppInstance
 from ttc_esopt.problems.bpp_aco.heuristics import LARGE_WITH_LARGE, SEEDS
+from ttc_esopt.problems.colonies import as_matrix, find_heuristic
 from ttc_esopt.solvers import bin_packing
 
 CAPACITY = 150
 # One random stream per split, seeded by the length of the split's name, fills the sets in this order.
 _DRAWN = {"train": (500,), "val": (120, 500, 1000), "test": (500, 1000)}
-_NAMES = ("heuristics_v2", "heuristics", "heuristics_v3", "heuristics_v1")
 _RETURNED = 32 << 20  # bytes that one child returns, if one instance has no more
 _MOST_ITEMS = 2800  # whose ratings fit into one frame
 
@@ -94,8 +94,8 @@ def heuristics_v2(demand, capacity):
         return found
 
     def find(self, namespace: dict[str, Any]) -> Any:
-        """The first that is there of heuristics_v2, heuristics, heuristics_v3 and heuristics_v1."""
-        return next((namespace[name] for name in _NAMES if callable(namespace.get(name))), namespace.get(self.function))
+        """`heuristics`, or any `heuristics_v*`, in the published order."""
+        return find_heuristic(namespace)
 
     def per_process(self, instances: Sequence[BppInstance]) -> int:
         """As many instances as return 32 MiB together."""
@@ -106,13 +106,7 @@ def heuristics_v2(demand, capacity):
         # The published sets hold int32, in which products of sizes may overflow.
         narrow = self.chosen.get("protocol") != "corrected" and instance.sizes.max(initial=0) < 2**31
         found = function(instance.sizes.astype(np.int32 if narrow else np.int64), int(instance.capacity))
-        n = len(instance)
-        if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiubO":
-            kind = found.dtype if isinstance(found, np.ndarray) else type(found).__name__
-            raise WrongShape(f"expected an array ({n}, {n}) of numbers, got {kind}")
-        if found.shape != (n, n):
-            raise WrongShape(f"expected an array of shape ({n}, {n}), got {found.shape}")
-        return np.ascontiguousarray(found, dtype=np.float64)
+        return as_matrix(found, len(instance))
 
     def compiled(self, function: Callable[..., Any]) -> Callable[[BppInstance], np.ndarray]:
         """The same as `run`: the function is called only once per instance."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ttc_esopt.problems.base import Infeasible, Problem, Score, WrongShape
+from ttc_esopt.problems.base import Infeasible, Problem, Score
 from ttc_esopt.problems.colonies import (
     as_matrix,
     at_once,
@@ -42,7 +42,6 @@ from ttc_esopt.problems.data import published
 CAPACITY = 50
 # One random stream fills these sets in this order: (split, instances, customers).
 _DRAWN = (("train", 10, 50), ("val", 64, 20), ("val", 64, 50), ("val", 64, 100), ("test", 64, 20))
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class CvrpAco(Problem):
@@ -123,7 +122,7 @@ def heuristics_v2(distance_matrix, coordinates, demands, capacity):
         return [cvrp_instance(record)]
 
     def find(self, namespace: dict[str, Any]) -> Any:
-        """`heuristics_v2`, `heuristics`, or any `heuristics_v*`."""
+        """`heuristics`, or any `heuristics_v*`, in the published order."""
         return find_heuristic(namespace)
 
     def per_process(self, instances: Sequence[CvrpInstance]) -> int:
@@ -138,7 +137,10 @@ def heuristics_v2(distance_matrix, coordinates, demands, capacity):
         else:
             whole = int(capacity) if capacity == int(capacity) else capacity
             returned = function(matrix, instance.coordinates(), instance.demands.copy(), whole)
-        return as_matrix(returned, len(instance) + 1)
+        ratings = as_matrix(returned, len(instance) + 1)
+        ratings[np.isneginf(ratings)] = 0.0  # as published: what is below zero counts as zero
+        check_matrix(ratings, len(instance) + 1)
+        return ratings
 
     def score(self, instance: CvrpInstance, output: np.ndarray, seed: int = 0) -> Score:
         """Least cost of any ant by the chosen protocol, and the least true length."""
@@ -200,26 +202,15 @@ def _ones_on_diagonal(instance: CvrpInstance) -> np.ndarray:
 
 
 def _arguments(function: Callable[..., Any]) -> int:
-    """4 or 2: with how many arguments a program is called.
-
-    The publication counts positional parameters. Functions of another kind (with keyword-only parameters or defaults,
-    built in, compiled) are called with four arguments if they take them, else with two.
+    """4 or 2: with how many arguments a program is called; as published, all parameters count, with default or not.
 
     Raises
     ------
-    WrongShape
-        The function takes neither four nor two arguments.
+    TypeError
+        It has another number of parameters, or is no function of Python.
     """
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return 4
-    positional = sum(parameter.kind in _POSITIONAL for parameter in signature.parameters.values())
-    for count in (positional, 4, 2):
-        if count in (4, 2):
-            try:
-                signature.bind(*range(count))
-            except TypeError:
-                continue
-            return count
-    raise WrongShape(f"expected a function of 4 arguments, got one of {positional}")
+    found = inspect.getfullargspec(function)
+    count = 4 if found.varargs and not found.args else len(found.args)
+    if count not in (2, 4):
+        raise TypeError(f"expected a function of 4 or 2 parameters, got one of {count}")
+    return count

@@ -102,7 +102,7 @@ def heuristics_v2(distance_matrix):
         return [tsp_instance(record)]
 
     def find(self, namespace: dict[str, Any]) -> Any:
-        """`heuristics_v2`, `heuristics`, or any `heuristics_v*`."""
+        """`heuristics`, or any `heuristics_v*`, in the published order."""
         return find_heuristic(namespace)
 
     def per_process(self, instances: Sequence[TspInstance]) -> int:
@@ -111,7 +111,9 @@ def heuristics_v2(distance_matrix):
 
     def run(self, function: Callable[..., Any], instance: TspInstance) -> np.ndarray:
         """The ratings that a program makes: float64 array (n, n)."""
-        return as_matrix(function(_ones_on_diagonal(instance)), len(instance))
+        matrix = as_matrix(function(_ones_on_diagonal(instance)), len(instance))
+        check_matrix(matrix, len(instance))
+        return matrix
 
     def score(self, instance: TspInstance, output: np.ndarray, seed: int = 0) -> float:
         """Length of the best tour of a colony that follows the ratings."""

@@ -28,7 +28,7 @@ Examples:
 
 _OPTIONS = [
     ("file", Path, typer.Argument(..., metavar="FILE", help="the instance file")),
-    ("out", Path | None, typer.Option(None, help="folder for the results [default: the file's stem and -solve]")),
+    ("out", Path | None, typer.Option(None, help="folder for the results [default: FILE's stem, the index, -solve]")),
     ("index", int | None, typer.Option(None, help="which instance, from 1, of a file that holds several")),
     ("best_known", float | None, typer.Option(None, help="best-known value [default: what the file says]")),
     (
@@ -50,13 +50,13 @@ def _solve(
     from ttc_esopt.evaluation import say_when_compiling
 
     say_when_compiling(typer.echo)
-    from ttc_esopt.runner import announcement, settings_of
-    from ttc_esopt.solve import planned, solve
+    from ttc_esopt.runner import announcement
+    from ttc_esopt.solve import folder_for, planned, solve
 
     if dry_run:
         name, settings = planned(file, index, **given)
         typer.echo(f"instance {name}")
-        for line in announcement(settings_of(settings), out or Path(f"{file.stem}-solve")):
+        for line in announcement(settings, out or folder_for(file, index)):
             typer.echo(line)
         typer.echo("nothing was run (--dry-run)")
         return

@@ -28,7 +28,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NoReturn
 
-from ttc_esopt.evaluation import child, landlock, namespaces, sandbox, seccomp
+from ttc_esopt.evaluation import child, landlock, namespaces, old_numpy, sandbox, seccomp
 from ttc_esopt.evaluation.compiled import COMPILED, COMPILING
 from ttc_esopt.evaluation.frames import LARGEST
 from ttc_esopt.problems import Problem, load
@@ -383,6 +383,7 @@ def main() -> None:
     os.dup2(2, 1)
     import numba  # noqa: F401  so that a candidate's own import of it costs nothing
 
+    old_numpy.restore()
     serve(control, out)
 
 
