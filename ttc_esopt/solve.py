@@ -151,6 +151,8 @@ def solve(
     folder = Path(out) if out is not None else folder_for(file, index)
     if folder.resolve() in (Path.cwd(), path.resolve().parent):
         raise ConfigurationError(f"Expected a folder of its own for the results, got {folder} (--out).")
+    if folder.exists() and not folder.is_dir():
+        raise ConfigurationError(f"{folder} is a file, expected a folder or nothing (--out).")
     if not 0 <= strong_seconds < math.inf:
         raise ConfigurationError(f"Expected seconds of at least 0, got {strong_seconds} (--strong-seconds).")
     known = best_known if best_known is not None else solutions.published_best(path, record)
