@@ -22,9 +22,9 @@ class BadPick(Exception):
     """The picked item does not exist or does not fit."""
 
 
-def tolerance(weights: np.ndarray, scale: float = 1.0) -> float | int:
-    """By how much a weight may exceed what is left: 0 for integers, else 1e-12 of the scale."""
-    return 0 if weights.dtype.kind == "i" else TOLERANCE * scale
+def tolerance(weights: np.ndarray, capacity: float | int, scale: float = 1.0) -> float | int:
+    """By how much a weight may exceed what is left: 0 for integers, else 1e-12 of the scale or a smaller capacity."""
+    return 0 if weights.dtype.kind == "i" else TOLERANCE * min(scale, float(capacity))
 
 
 def pack(
@@ -59,7 +59,7 @@ def pack(
     items = np.arange(left)
     rows = [weights.copy(), seen_weights.copy(), seen_values.copy(), items]
     counted, seen_weights, seen_values, _ = rows
-    slack = tolerance(weights, scale)
+    slack = tolerance(weights, capacity, scale)
     remaining = capacity
     picked = []
     while left and counted[:left].min() <= remaining + slack:
@@ -142,7 +142,7 @@ def fault(weights: np.ndarray, capacity: float | int, picked: np.ndarray, scale:
     scale : as for `pack`
     """
     check = _check_integers if weights.dtype.kind == "i" else _check_floats
-    return _FAULTS[check(weights, capacity, picked, tolerance(weights, scale))]
+    return _FAULTS[check(weights, capacity, picked, tolerance(weights, capacity, scale))]
 
 
 def dantzig_bound(weights: np.ndarray, values: np.ndarray, capacity: float) -> float:

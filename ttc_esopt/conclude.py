@@ -6,12 +6,12 @@ reporting `test` once is what the numbers in best.json mean.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ttc_esopt import problems
 from ttc_esopt.evaluation import Evaluator
-from ttc_esopt.instances import evaluator
+from ttc_esopt.instances import evaluator, own_sets, reported_size
 from ttc_esopt.problems.base import Problem
 from ttc_esopt.rundata import is_new, thirds
 from ttc_esopt.runfolder import RunFolder
@@ -44,6 +44,8 @@ class Conclusion:
         Valid candidates that the model wrote and whose objective no earlier candidate had.
     own_is_best : bool
         The chosen heuristic is one of them.
+    alarms : list of str
+        Impossible scores on val or test, one line each.
     """
 
     rows: list[Row]
@@ -51,6 +53,7 @@ class Conclusion:
     valid_last: float | None
     own: int
     own_is_best: bool
+    alarms: list[str] = field(default_factory=list)
 
 
 def conclude(folder: RunFolder, problem: Problem, state: State) -> Conclusion:
@@ -59,10 +62,10 @@ def conclude(folder: RunFolder, problem: Problem, state: State) -> Conclusion:
     All figures here are of programs run in plain Python, also where the search had them compiled.
     """
     settings = folder.settings
-    size = problem.splits["train"][0]
     heads: list[tuple[str, str]] = [(name, code) for name, code in problem.baselines.items()]
     seeds = [seed.code for seed in problem.seeds]
     finalists: list[Individual] = list(state.population)
+    alarms: list[str] = []
     with evaluator(problem, settings, compile="never") as search:
         on_train = [o.objective for o in search.evaluate([code for _, code in heads] + seeds)]
         valid = [i for i in range(len(heads), len(on_train)) if on_train[i] is not None]
@@ -71,17 +74,17 @@ def conclude(folder: RunFolder, problem: Problem, state: State) -> Conclusion:
             on_train[len(heads)] = on_train[best_seed]
             heads.append(("best seed heuristic", seeds[best_seed - len(heads)]))
         codes = [code for _, code in heads]
-        val = _objectives(problem, settings, "val", size, codes + [one.code for one in finalists])
+        val = _objectives(problem, settings, "val", codes + [one.code for one in finalists], alarms)
         chosen = _choose(finalists, val[len(heads) :])
         train = on_train[: len(heads)]
         if chosen is not None:
             codes.append(finalists[chosen].code)
             train.append(search.evaluate(codes[-1:])[0].objective)
         held_out = val[: len(heads)] + ([val[len(heads) + chosen]] if chosen is not None else [])
-        test = _objectives(problem, settings, "test", size, codes)
+        test = _objectives(problem, settings, "test", codes, alarms)
         names = [name for name, _ in heads] + ["best found"]
         rows = [Row(*row) for row in zip(names, train, held_out, test, strict=False)]
-        rows[:0] = _references(problem, settings, search, size)
+        rows[:0] = _references(problem, settings, search)
     written = [line for line in state.lines if line["reply"] is not None]
     first, last = thirds(written)
     own = {line["order"] for line in written if is_new(line)}
@@ -90,14 +93,14 @@ def conclude(folder: RunFolder, problem: Problem, state: State) -> Conclusion:
         scores: dict[str, Any] = {
             "order": best.order, "operator": state.lines[best.order]["operator"], "description": best.description,
             "objective": rows[-1].train, "val": rows[-1].val, "test": rows[-1].test,
-            "size": None if settings.instances else size,
+            "size": reported_size(problem, settings, "train"), "own_sets": own_sets(problem, settings),
             "chosen_on": "val" if rows[-1].val is not None else "train",
             "reference": {row.name: row.train for row in rows[:-1]},
             "rows": [{"name": row.name, "train": row.train, "val": row.val, "test": row.test} for row in rows],
         }  # fmt: skip
         folder.write_best(best.code, scores)
     own_is_best = chosen is not None and finalists[chosen].order in own
-    return Conclusion(rows, first, last, len(own), own_is_best)
+    return Conclusion(rows, first, last, len(own), own_is_best, alarms)
 
 
 def _choose(finalists: list[Individual], val: list[float | None]) -> int | None:
@@ -108,26 +111,23 @@ def _choose(finalists: list[Individual], val: list[float | None]) -> int | None:
     return min(valid, key=lambda i: val[i]) if valid else 0
 
 
-def _objectives(problem: Problem, settings: Settings, split: str, size: int, codes: list[str]) -> list[float | None]:
-    sized = _size(problem, settings, split, size)
-    if sized is None:
+def _objectives(
+    problem: Problem, settings: Settings, split: str, codes: list[str], alarms: list[str]
+) -> list[float | None]:
+    size = reported_size(problem, settings, split)
+    if size is None:
         return [None] * len(codes)
-    with evaluator(problem, settings, split, sized, compile="never") as held_out:
-        return [outcome.objective for outcome in held_out.evaluate(codes)]
+    with evaluator(problem, settings, split, size, compile="never") as held_out:
+        outcomes = held_out.evaluate(codes)
+    alarms += [f"{split} {size}: {outcome.detail}" for outcome in outcomes if outcome.alarm]
+    return [outcome.objective for outcome in outcomes]
 
 
-def _size(problem: Problem, settings: Settings, split: str, size: int) -> int | None:
-    """The size to report on in a split: the search's own or the split's first; None: there is nothing to report on."""
-    if settings.instances or split not in problem.splits:
-        return None
-    return size if size in problem.splits[split] else problem.splits[split][0]
-
-
-def _references(problem: Problem, settings: Settings, search: Evaluator, size: int) -> list[Row]:
+def _references(problem: Problem, settings: Settings, search: Evaluator) -> list[Row]:
     """Classical methods that are no programs."""
     sets = {"train": search.instances}
     for split in ("val", "test"):
-        sized = _size(problem, settings, split, size)
-        sets[split] = [] if sized is None else problem.instances(split, sized)
+        size = reported_size(problem, settings, split)
+        sets[split] = [] if size is None else problem.instances(split, size)
     means = {split: problems.mean_references(problem, instances) for split, instances in sets.items()}
     return [Row(name, *(means[split].get(name) for split in sets)) for name in means["train"]]

@@ -216,10 +216,11 @@ def announcement(settings: Settings, out: Path) -> list[str]:
             f"sets of our own stand in for published ones that are not at hand: {', '.join(own)} (--data); "
             "figures on them do not compare with published ones"
         )
+    then = "on the instance files again" if s.instances else "on val and the best on test"
     return [
         *lines,
         f"at most {written * s.max_tokens} tokens; {total} evaluations on the search set, then the last population "
-        "on val and the best on test",
+        f"{then}",
         f"sampling: temperature {s.temperature:g}, top-p {s.top_p:g}, {s.max_tokens} tokens per reply, "
         f"prefill {'on' if s.prefill else 'off'}",
         f"results go to {out}",

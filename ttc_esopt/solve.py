@@ -103,7 +103,7 @@ class Solved:
     ----------
     value : of the solution, in the file's own metric, checked
     what : length, cost, bins or value
-    gaps : best known, bound, strong solver: those that there are
+    gaps : best known, bound, strong solver, classical methods: those that there are
     notes : what could not be compared, and why
     solution : tour, routes, bins or items
     file : the solution in its community's format
@@ -167,6 +167,7 @@ def solve(
     target = folder / f"{path.stem}{kind.suffix}"
     kind.write(target, record, solution)
     gaps, notes = _compare(kind, record, value, known, strong_seconds, opened.settings.seed)
+    gaps += _classical(kind, run, value)
     facts = {"instance": record.name, kind.what: value, "gaps": [asdict(gap) for gap in gaps], "notes": notes}
     write_atomically(folder / "solution.json", json.dumps(facts, indent=2) + "\n")
     return Solved(value, kind.what, gaps, notes, solution, target, run)
@@ -292,11 +293,8 @@ def _alone(kind: Kind, record: Any) -> str:
 def _compare(
     kind: Kind, record: Any, value: float, known: float | None, seconds: float, seed: int
 ) -> tuple[list[Gap], list[str]]:
-    sign = -1.0 if kind.maximise else 1.0
-
     def gap(name: str, other: float) -> Gap:
-        percent = sign * 100 * (value - other) / abs(other) if other else None
-        return Gap(name, other, percent or (None if percent is None else 0.0))  # no minus before a zero
+        return _gap(kind, value, name, other)
 
     gaps, notes = [], []
     if known is None:
@@ -312,3 +310,16 @@ def _compare(
             name = f"{answer.solver}{' (proven optimal)' if answer.optimal else f', {seconds:g} s'}"
             gaps.append(gap(name, kind.check(record, answer.solution)))
     return gaps, notes
+
+
+def _classical(kind: Kind, run: Result, value: float) -> list[Gap]:
+    """The problem's baselines and classical methods, which a tiny search may well not beat."""
+    sign = -1.0 if kind.maximise else 1.0
+    rows = [row for row in run.conclusion.rows[:-1] if row.train is not None and row.name != "best seed heuristic"]
+    return [_gap(kind, value, row.name.replace("_", " "), sign * row.train) for row in rows]
+
+
+def _gap(kind: Kind, value: float, name: str, other: float) -> Gap:
+    sign = -1.0 if kind.maximise else 1.0
+    percent = sign * 100 * (value - other) / abs(other) if other else None
+    return Gap(name, other, percent or (None if percent is None else 0.0))  # no minus before a zero

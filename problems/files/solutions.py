@@ -222,7 +222,7 @@ def published_best(path: str | os.PathLike, record: TspFile | CvrpFile | BppFile
     if isinstance(record, TspFile) and tour.is_file():
         return float(check_tsp(record, read_tour(tour, record)))
     if isinstance(record, CvrpFile) and routes.is_file():
-        return read_routes(routes)[1]
+        return float(check_cvrp(record, read_routes(routes, record)[0]))
     return None
 
 

@@ -126,7 +126,7 @@ def select_next_item(remaining_capacity, weights, values):
 
         def run(instance: KpInstance) -> np.ndarray:
             weights, _, capacity = instance.counted
-            slack = tolerance(weights, instance.scale)
+            slack = tolerance(weights, capacity, instance.scale)
             return pack_compiled(choose, weights, capacity, instance.weights, instance.values, instance.scale, slack)
 
         return run

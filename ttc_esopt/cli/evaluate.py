@@ -79,7 +79,10 @@ def register(app: typer.Typer) -> None:
             ),
         ] = False,
         compile: Annotated[
-            str, typer.Option(help="auto (where it pays and changes nothing), never (plain Python), or always.")
+            str, typer.Option(
+                help="auto (where it pays and changes nothing), never (plain Python), or always (from the second "
+                "instance on)."
+            )
         ] = "auto",
         sandbox: Annotated[
             str, typer.Option(help="auto (what this machine offers), or required (refuse to run with less).")
@@ -193,7 +196,8 @@ def _settings_of_run(programs: list[Path]) -> dict:
         if file.is_file():
             try:
                 found = tomllib.loads(file.read_text(encoding="utf-8")).get("settings")
-                return found if isinstance(found, dict) else {}
+                named = found.items() if isinstance(found, dict) else ()
+                return {name: value for name, value in named if isinstance(value, str) or name == "seed"}
             except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
                 raise ConfigurationError(f"{file} cannot be read: {error}") from None
     return {}

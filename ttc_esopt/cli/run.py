@@ -74,6 +74,8 @@ def show(result: Any) -> None:
     for row in conclusion.rows:
         table.add_row(row.name.replace("_", " "), number(row.train), number(row.val), number(row.test))
     Console().print(table)
+    for alarm in conclusion.alarms:
+        typer.echo(alarm)
     if conclusion.valid_first is not None:
         typer.echo(
             f"valid replies: {conclusion.valid_first:.0%} in the first third, {conclusion.valid_last:.0%} in the last"
