@@ -96,6 +96,15 @@ def evaluator(
     )  # fmt: skip
 
 
+def instance_names(instances: Sequence[Any]) -> list[str]:
+    """What instances are called, each name once: as their files say, else their number."""
+    names: list[str] = []
+    for number, instance in enumerate(instances, 1):
+        name = str(getattr(instance, "name", "") or number)
+        names.append(name if name not in names else f"{name} ({number})")
+    return names
+
+
 def reported_size(problem: Problem, settings: Settings, split: str) -> int | None:
     """The size that a run reports on in a split: the search's own, or the split's first; None: no such set."""
     if settings.instances or split not in problem.splits:

@@ -149,7 +149,7 @@ def _search(folder: RunFolder, engine: Any, report: bool, say: Say) -> Result:
     problem = problem_of(settings)
     scaffold = scaffolds.build(problem, settings)
     with evaluator(problem, settings) as search_set:
-        title = f"{settings.problem} {settings.scaffold} {settings.arm}"
+        title = f"{problem.name} {settings.scaffold} {settings.arm}"
         with RunProgress(sum(call.count for call in scaffold.plan()), title) as progress:
             search = Search(folder, problem, scaffold, engine, search_set, progress)
             state = search.run()

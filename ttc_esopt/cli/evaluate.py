@@ -58,10 +58,10 @@ def register(app: typer.Typer) -> None:
             typer.Option(metavar="DIR", help="Folder of published sets that no seed rebuilds (else TTC_ESOPT_DATA)."),
         ] = None,
         protocol: Annotated[
-            str | None, typer.Option(help="published, or corrected where that distorts.", show_default="published")
+            str | None, typer.Option(help="published (default), or corrected where that distorts.", show_default=False)
         ] = None,
         mode: Annotated[
-            str | None, typer.Option(help="bpp_aco: sample or aco (a real ant colony).", show_default="sample")
+            str | None, typer.Option(help="bpp_aco: sample (default) or aco (a real ant colony).", show_default=False)
         ] = None,
         seed: Annotated[
             int | None,
@@ -79,10 +79,11 @@ def register(app: typer.Typer) -> None:
             ),
         ] = False,
         compile: Annotated[
-            str, typer.Option(
+            str,
+            typer.Option(
                 help="auto (where it pays and changes nothing), never (plain Python), or always (from the second "
                 "instance on)."
-            )
+            ),
         ] = "auto",
         sandbox: Annotated[
             str, typer.Option(help="auto (what this machine offers), or required (refuse to run with less).")
@@ -97,7 +98,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         from ttc_esopt import problems
         from ttc_esopt.evaluation import Evaluator, say_when_compiling
-        from ttc_esopt.instances import read_files, split_files
+        from ttc_esopt.instances import instance_names, read_files, split_files
 
         codes_from, files = _sort_arguments(programs or [], instances or [])
         of_run = _settings_of_run(codes_from)
@@ -128,10 +129,11 @@ def register(app: typer.Typer) -> None:
             outcomes = _evaluate(evaluator, [code for _, code in texts])
         shared = {"problem": chosen.name, "split": evaluator.split, "size": evaluator.size, "seed": seed}
         more = {"instances": len(evaluator.instances), "source": evaluator.source, **chosen.chosen}
-        rows = [_row(text[0], shared, outcome, more) for text, outcome in zip(texts, outcomes, strict=True)]
+        names = instance_names(evaluator.instances) if files else []
+        rows = [_row(text[0], shared, outcome, more, names) for text, outcome in zip(texts, outcomes, strict=True)]
         if baselines:
             for key, value in problems.mean_references(chosen, evaluator.instances).items():
-                rows.append(_row(f"baseline {key}", shared, _reference(value, len(evaluator.instances)), more))
+                rows.append(_row(f"baseline {key}", shared, _reference(value, len(evaluator.instances)), more, []))
         if json_lines:
             for row in rows:
                 print(json.dumps(row))
@@ -163,12 +165,14 @@ def _say_what(evaluator: Evaluator, count: int) -> None:
         print(weak, file=sys.stderr)
 
 
-def _row(name: str, shared: dict[str, Any], outcome: Outcome, more: dict[str, Any]) -> dict[str, Any]:
+def _row(name: str, shared: dict[str, Any], outcome: Outcome, more: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """One JSON object; with the score of every instance where they come from files."""
+    each = {"scores": dict(zip(names, outcome.scores, strict=True))} if names and outcome.scores else {}
     return {
         "program": name, **shared, "valid": outcome.valid, "objective": outcome.objective, "seconds": outcome.seconds,
         "failure": outcome.failure, "detail": outcome.detail, "true_objective": outcome.true_objective,
         "path": "compiled" if outcome.compiled else "python", "compile_seconds": outcome.compile_seconds, **more,
-        "valid_instances": sum(score is not None for score in outcome.scores),
+        "valid_instances": sum(score is not None for score in outcome.scores), "alarm": outcome.alarm, **each,
     }  # fmt: skip
 
 
@@ -229,6 +233,9 @@ def _print_table(rows: list[dict]) -> None:
         true = [_number(row["true_objective"])] if distorted else []
         note = f"{row['failure']}: {row['detail']}" if row["failure"] else row["detail"]
         table.append((row["program"], _number(row["objective"]), f"{row['seconds']:.2f}", *true, note))
+        if len(row.get("scores", {})) > 1:  # a mean of unlike instances says little
+            blank = [""] * (1 + len(true))
+            table += [(f"  {name}", _number(score), *blank, "") for name, score in row["scores"].items()]
     widths = [max(len(line[k]) for line in table) for k in range(len(head) - 1)]
     for name, *numbers, note in table:
         columns = [f"{name:<{widths[0]}}", *(f"{n:>{width}}" for n, width in zip(numbers, widths[1:], strict=True))]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import typer
@@ -46,7 +47,11 @@ def given_settings(
 
 
 def with_settings(
-    body: Callable[..., None], help: str, fixed: Sequence[tuple[str, Any, Any]], without: Collection[str] = ()
+    body: Callable[..., None],
+    help: str,
+    fixed: Sequence[tuple[str, Any, Any]],
+    without: Collection[str] = (),
+    defaults: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[..., None]:
     """`body` as a command with the options `fixed` (name, type, typer's option) and one for each setting.
 
@@ -56,6 +61,7 @@ def with_settings(
     help : text of --help
     fixed : the command's own arguments and options
     without : settings that are not for the user to give
+    defaults : what --help says of a setting's default where the command has its own
     """
     kinds = {"str": str, "int": int, "float": float, "bool": bool}
     parameters = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=o, annotation=k) for n, k, o in fixed]
@@ -64,7 +70,7 @@ def with_settings(
             continue
         kind = str if name == "sigma" else kinds[str(one.type)]
         declared = f"{flag(name)}/--no-{name.replace('_', '-')}" if kind is bool else flag(name)
-        text = f"{one.metadata['help']} [default: {_default(name)}]"
+        text = f"{one.metadata['help']} [default: {defaults.get(name) or _default(name)}]"
         option = typer.Option(None, declared, help=text, show_default=False)
         parameters.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind | None)

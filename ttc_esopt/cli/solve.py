@@ -88,4 +88,4 @@ def _lines(file: Path) -> list[str]:
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
     without = ("instances", "protocol", "data")
-    app.command("solve")(with_settings(_solve, HELP, _OPTIONS, without))
+    app.command("solve")(with_settings(_solve, HELP, _OPTIONS, without, {"problem": "what the file needs"}))

@@ -19,7 +19,7 @@ from ttc_esopt.evaluation.frames import BadFrame, Failure, clean, decode
 from ttc_esopt.evaluation.outcome import Outcome
 from ttc_esopt.evaluation.process import Process
 from ttc_esopt.evaluation.sandbox import KERNEL_LAYERS
-from ttc_esopt.problems.base import Problem, Rejected, Score
+from ttc_esopt.problems.base import Problem, Rejected, Score, SelfScored
 
 COMPILE = ("auto", "never", "always")
 SANDBOX = ("auto", "required")
@@ -346,9 +346,13 @@ class Evaluator:
             except TtcEsoptError:
                 raise
             except Exception as error:  # the user's own code
+                what = f"{type(error).__name__}: {str(error).rstrip('.')}"
+                raise ConfigurationError(f"{self.problem.name}.bounds() failed: {what} (--problem).") from error
+            if isinstance(self.problem, SelfScored) and not (math.isfinite(low) and math.isfinite(high)):
                 raise ConfigurationError(
-                    f"{self.problem.name}.bounds() failed: {type(error).__name__}: {error} (--problem)."
-                ) from error
+                    f"Expected finite bounds of a score that the program's own process reports, got {low} to {high} "
+                    f"({self.problem.name}.bounds())."
+                )
             if not low <= high:
                 raise ConfigurationError(f"{self.problem.name}.bounds() gave {low} to {high} (--problem).")
             self._bounds[index] = low, high
