@@ -8,6 +8,7 @@ import pytest
 from benchmark_files import A_N32_K5, BURMA14, GR17, U120, written
 
 from ttc_esopt.errors import ConfigurationError, DataError
+from ttc_esopt.evaluation import PATIENCE
 from ttc_esopt.instances import absolute_files, evaluator, joined, problem_of, read_files, split_files
 from ttc_esopt.problems import load
 from ttc_esopt.runner import settings_of
@@ -101,7 +102,7 @@ def test_the_search_set_is_the_files_and_its_limits_are_the_runs(tmp_path):
         assert (search.seed, search.workers, search.timeout) == (7, 3, 2.5)
     with evaluator(problem, settings, "val", 20) as held_out:
         assert (held_out.split, held_out.size, len(held_out.instances)) == ("val", 20, 64)
-        assert held_out.timeout == problem.time_limit(held_out.instances) and held_out.seed == 7
+        assert held_out.timeout == PATIENCE * problem.time_limit(held_out.instances) and held_out.seed == 7
 
 
 def test_instances_of_files_travel_to_other_processes(tmp_path):

@@ -9,7 +9,7 @@ from typing import Any
 
 from ttc_esopt import problems
 from ttc_esopt.errors import ConfigurationError, TtcEsoptError
-from ttc_esopt.evaluation import Evaluator
+from ttc_esopt.evaluation import PATIENCE, Evaluator
 from ttc_esopt.problems.base import Problem
 from ttc_esopt.settings import Settings
 
@@ -84,7 +84,7 @@ def absolute_files(text: str) -> str:
 def evaluator(
     problem: Problem, settings: Settings, split: str = "train", size: int | None = None, compile: str = "auto"
 ) -> Evaluator:
-    """An evaluator with the run's limits; on other splits the time limit is the problem's.
+    """An evaluator with the run's limits; on other splits the time limit is the problem's, with patience.
 
     The search set is the train split, or the run's instance files.
     """
@@ -92,7 +92,8 @@ def evaluator(
     return Evaluator(
         problem, split=split, size=size, instances=read_files(problem, files) if files else None, seed=settings.seed,
         workers=settings.workers or None, timeout=(settings.eval_timeout or None) if split == "train" else None,
-        memory_mb=settings.memory_mb, compile=compile, sandbox=settings.sandbox,
+        patience=1.0 if split == "train" else PATIENCE, memory_mb=settings.memory_mb, compile=compile,
+        sandbox=settings.sandbox,
     )  # fmt: skip
 
 

@@ -90,14 +90,17 @@ def register(app: typer.Typer) -> None:
         ] = "auto",
         timeout: Annotated[
             float | None,
-            typer.Option(help="Seconds per program on the whole set; by default the problem's, more for larger sets."),
+            typer.Option(
+                help="Seconds per program on the whole set; by default four times what a search allows, more for "
+                "larger sets."
+            ),
         ] = None,
         memory_mb: Annotated[int, typer.Option(help="MiB that a program may allocate.")] = 1024,
         workers: Annotated[int | None, typer.Option(help="Processes at a time; by default one per core.")] = None,
         json_lines: Annotated[bool, typer.Option("--json", help="Print one JSON object per program.")] = False,
     ) -> None:
         from ttc_esopt import problems
-        from ttc_esopt.evaluation import Evaluator, say_when_compiling
+        from ttc_esopt.evaluation import PATIENCE, Evaluator, say_when_compiling
         from ttc_esopt.instances import instance_names, read_files, split_files
 
         codes_from, files = _sort_arguments(programs or [], instances or [])
@@ -123,7 +126,8 @@ def register(app: typer.Typer) -> None:
             files = [Path(file) for file in split_files(of_run.get("instances", ""))]
         with Evaluator(
             chosen, split=split, size=size, instances=read_files(chosen, files) if files else None, seed=seed,
-            workers=workers, timeout=timeout, memory_mb=memory_mb, lenient=lenient, compile=compile, sandbox=sandbox,
+            workers=workers, timeout=timeout, patience=PATIENCE, memory_mb=memory_mb, lenient=lenient,
+            compile=compile, sandbox=sandbox,
         ) as evaluator:  # fmt: skip
             _say_what(evaluator, len(texts))
             outcomes = _evaluate(evaluator, [code for _, code in texts])

@@ -23,6 +23,7 @@ from ttc_esopt.problems.base import Problem, Rejected, Score, SelfScored
 
 COMPILE = ("auto", "never", "always")
 SANDBOX = ("auto", "required")
+PATIENCE = 4.0  # times a problem's limit where a figure is wanted: a limit of the search says what is worth its time
 FILES = "files"  # the split of instances that no set of the problem holds
 _REMEMBERED = 4096  # outcomes kept for programs that come again
 _SLACK = 1e-9  # relative; bounds are computed in another order than scores
@@ -50,7 +51,8 @@ class Evaluator:
     instances : instances to take instead of a set
     seed : of `random` and `np.random` inside the programs, and of what the problem draws in scoring
     workers : processes at the same time; None: one per core this process may use
-    timeout : seconds per program on all instances; None: the problem's own
+    timeout : seconds per program on all instances; None: the problem's own, times `patience`
+    patience : see `timeout`
     memory_mb : MiB that a program may allocate
     lenient : whether instances on which a program fails are left out, as the published test evaluators do
     compile : whether programs are compiled: auto (where it pays and changes nothing), never, always (where possible)
@@ -73,6 +75,7 @@ class Evaluator:
         seed: int = 0,
         workers: int | None = None,
         timeout: float | None = None,
+        patience: float = 1.0,
         memory_mb: int = 1024,
         lenient: bool = False,
         compile: str = "auto",
@@ -91,7 +94,7 @@ class Evaluator:
             raise ConfigurationError("Expected at least one instance, got none.")
         self.seed = seed
         self.workers = len(os.sched_getaffinity(0)) if workers is None else workers
-        self.timeout = problem.time_limit(self.instances) if timeout is None else timeout
+        self.timeout = patience * problem.time_limit(self.instances) if timeout is None else timeout
         self.lenient = lenient
         self.compile = compile
         for name, value, allowed in (("compile", compile, COMPILE), ("sandbox", sandbox, SANDBOX)):
