@@ -1,4 +1,4 @@
-"""What the problems with ant colonies share: accepted names, the matrix that a program returns, random streams."""
+"""What the problems share whose programs rate pairs: accepted names, the matrix of ratings, random streams."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from ttc_esopt.errors import DataError
 from ttc_esopt.problems.base import NonFinite, WrongShape
 
-MOST_NODES = 2800  # whose matrix fits into one answer of a child
+MOST_NODES = 2800  # or items, whose matrix fits into one answer of a child
 _NAMES = ("heuristics", "heuristics_v1", "heuristics_v2", "heuristics_v3")
 _RETURNED = 32 << 20  # bytes that one child returns, if one instance has no more
 
@@ -65,6 +65,13 @@ def at_once(instances: Sequence[Any]) -> int:
     """On how many instances one child may work, so that what it returns stays small."""
     largest = max((len(instance) + 1 for instance in instances), default=1)
     return max(1, _RETURNED // (8 * largest**2))
+
+
+def ones_on_diagonal(instance: Any) -> np.ndarray:
+    """The distances that a program sees, as published: a fresh float64 matrix with ones on the diagonal."""
+    matrix = instance.matrix()
+    np.fill_diagonal(matrix, 1.0)
+    return matrix
 
 
 def check_nodes(path: str | Path, nodes: int, least: int) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ttc_esopt.errors import DataError
-from ttc_esopt.problems.tsp import distances, scaled_unit
+from ttc_esopt.problems.tsp import distances, scaled_unit, unit
 
 if TYPE_CHECKING:
     from ttc_esopt.problems.files.vrp import CvrpFile
@@ -26,7 +25,7 @@ class CvrpInstance:
     demands : float64 (n + 1,), 0 for the depot, none above the capacity
     capacity : of each vehicle; there is no limit to their number
     seen : float64 (n + 1, n + 1), the distances that heuristics get; None: Euclidean ones between the points
-    lengths : float64 (n + 1, n + 1), what routes are measured in; None: the distances that heuristics get
+    lengths : float64 (n + 1, n + 1), symmetric, what routes are measured in; None: the distances that heuristics get
     name : of the file's instance, else empty
     """
 
@@ -62,7 +61,7 @@ def cvrp_instance(record: CvrpFile, index: int = 0) -> CvrpInstance:
     DataError
         There is no customer, or one demands more than a vehicle holds.
     """
-    from ttc_esopt.problems.files import PLANAR, unit
+    from ttc_esopt.problems.files import PLANAR
 
     demands = np.asarray(record.demands, dtype=np.float64)
     if len(demands) < 2:
@@ -88,8 +87,7 @@ def planar_embedding(matrix: np.ndarray) -> np.ndarray:
     points = np.zeros((len(matrix), 2))
     kept = vectors[:, -2:] * np.sqrt(np.maximum(values[-2:], 0.0))
     points[:, 2 - kept.shape[1] :] = kept
-    points -= points.min(axis=0)
-    return points / max(points.max(), 1e-300)
+    return unit(points)
 
 
 def route_length(matrix: np.ndarray, routes: list[list[int]]) -> float:
@@ -98,23 +96,6 @@ def route_length(matrix: np.ndarray, routes: list[list[int]]) -> float:
     for route in routes:
         stops += [*route, 0]
     return float(matrix[stops[:-1], stops[1:]].sum())
-
-
-def least_length(matrix: np.ndarray, demands: np.ndarray, capacity: float) -> float:
-    """A length that no routes fall below; a hair low, so that rounding puts none below it.
-
-    Every customer is left once and the depot as often as there are vehicles, at least the sum of the demands over the
-    capacity; each time along an edge no shorter than the node's shortest. Where the matrix is symmetric, half of every
-    customer's two shortest edges count instead, the edge to the depot twice: a vehicle may serve one customer alone.
-    """
-    vehicles = max(1, math.ceil(demands.sum() / capacity - 1e-9))
-    open_ = matrix + np.diag(np.full(len(matrix), np.inf))
-    depot, customers = open_[0], open_[1:]
-    bound = vehicles * depot.min() + customers.min(axis=1).sum()
-    if np.array_equal(matrix, matrix.T):
-        pairs = np.sort(np.column_stack([customers, customers[:, 0]]), axis=1)[:, :2]
-        bound = max(bound, pairs.sum() / 2 + vehicles * depot.min())
-    return float(bound) * (1 - 1e-9)
 
 
 def nearest_neighbour_routes(matrix: np.ndarray, demands: np.ndarray, capacity: float) -> list[list[int]]:

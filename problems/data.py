@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from ttc_esopt.errors import DataError
+from ttc_esopt.problems.files.arrays import load_array
 
 
-def published(folder: Path | None, name: str, shape: tuple[int, ...], key: str | None = None) -> np.ndarray | None:
+def published(folder: Path | None, name: str, shape: tuple[int, ...]) -> np.ndarray | None:
     """One set from the folder; None where there is no folder or the folder lacks the file.
 
     Parameters
@@ -17,7 +18,6 @@ def published(folder: Path | None, name: str, shape: tuple[int, ...], key: str |
     folder : the folder of published sets
     name : path of the file below it
     shape : what the array must be
-    key : name of the array in an .npz file
 
     Raises
     ------
@@ -27,11 +27,7 @@ def published(folder: Path | None, name: str, shape: tuple[int, ...], key: str |
     path = folder / name if folder else None
     if path is None or not path.is_file():
         return None
-    try:
-        found = np.load(path, allow_pickle=False)
-        array = found if isinstance(found, np.ndarray) else found[key]
-    except (OSError, ValueError, KeyError, EOFError) as error:
-        raise DataError(f"{path}: expected a numpy file of instances: {error} (--data).") from None
+    array = load_array(path)
     if array.shape != shape or not np.isfinite(array).all():
         raise DataError(f"{path}: expected finite numbers of shape {shape}, got shape {array.shape} (--data).")
     return array

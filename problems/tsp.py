@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ttc_esopt.errors import DataError
+from ttc_esopt.solvers.tsp_construct import distance_matrix
 
 if TYPE_CHECKING:
     from ttc_esopt.problems.files.tsp import TspFile
@@ -47,10 +48,27 @@ class TspInstance:
 def distances(points: np.ndarray | None, seen: np.ndarray | None) -> np.ndarray:
     """A fresh matrix (n, n) with a zero diagonal: `seen` (n, n), or if None Euclidean between `points` (n, 2)."""
     if seen is None:
-        return np.linalg.norm(points[:, None] - points, axis=2)
+        return distance_matrix(points)
     matrix = np.array(seen, dtype=np.float64)
     np.fill_diagonal(matrix, 0.0)
     return matrix
+
+
+def unit(points: np.ndarray) -> np.ndarray:
+    """Coordinates moved and scaled by one factor so that they just fit into the unit square.
+
+    Parameters
+    ----------
+    points : float64 array, shape (n, 2)
+
+    Returns
+    -------
+    float64 array, shape (n, 2), smallest coordinates 0, largest extent 1 (0 where all points coincide)
+    """
+    points = np.asarray(points, dtype=np.float64)
+    moved = points - points.min(axis=0)
+    extent = moved.max()
+    return moved / extent if extent > 0 else moved
 
 
 def scaled_unit(matrix: np.ndarray) -> np.ndarray:
@@ -68,7 +86,7 @@ def tsp_instance(record: TspFile, index: int = 0) -> TspInstance:
     DataError
         Fewer than three nodes.
     """
-    from ttc_esopt.problems.files import PLANAR, unit
+    from ttc_esopt.problems.files import PLANAR
 
     if len(record.distances) < 3:
         raise DataError(f"{record.name}: expected at least 3 nodes, got {len(record.distances)}.")

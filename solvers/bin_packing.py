@@ -1,4 +1,4 @@
-"""Bin packing: greedy samples and an ant colony guided by pairwise affinities, first and best fit, a lower bound.
+"""Bin packing: greedy samples and an ant colony guided by pairwise affinities, first and best fit.
 
 All kernels are compiled, run without the GIL and draw their random numbers from an explicit key. An affinity matrix
 says how much item j, being in the bin, speaks for item i: row j, column i. The sums over the items in a bin run in
@@ -348,30 +348,9 @@ def _fit(sizes, capacity, order, best):
     return bins
 
 
-def lower_bound(sizes: np.ndarray, capacity: int) -> int:
-    """No packing has fewer bins: the bound L2 of Martello and Toth, which is at least the sum over the capacity."""
-    return _lower_bound(np.sort(sizes)[::-1].copy(), capacity)
-
-
-@_compiled
-def _lower_bound(descending, capacity):
-    n = descending.size
-    sums = np.zeros(n + 1, np.int64)
-    for i in range(n):
-        sums[i + 1] = sums[i] + descending[i]
-    half = 0  # items larger than half a bin: each needs a bin of its own
-    while half < n and 2 * descending[half] > capacity:
-        half += 1
-    bound = -(-sums[n] // capacity)
-    large = half
-    for i in range(half, n):
-        # Only items of at least this size are counted; those that would not leave room for it fill their bins alone.
-        least = descending[i]
-        if i + 1 < n and descending[i + 1] == least:
-            continue
-        while large > 0 and descending[large - 1] <= capacity - least:
-            large -= 1
-        free = (half - large) * capacity - (sums[half] - sums[large])
-        more = sums[i + 1] - sums[half] - free
-        bound = max(bound, half + max(0, -(-more // capacity)))
-    return max(bound, half)
+def groups(bins: np.ndarray) -> list[list[int]]:
+    """Lists of items, ascending, from the bin of every item."""
+    result: list[list[int]] = [[] for _ in range(int(bins.max()) + 1)]
+    for item, b in enumerate(bins.tolist()):
+        result[b].append(item)
+    return result

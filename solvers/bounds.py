@@ -43,7 +43,7 @@ def held_karp(distances: np.ndarray, iterations: int | None = None) -> int | flo
     return math.ceil(bound) if whole else max(bound, 0.0)
 
 
-@njit("Tuple((f8, f8))(f8[:, ::1], i8, f8)", cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _ascent(matrix, iterations, grain):
     """Best value of a 1-tree minus twice the prices, and the largest number that took part.
 
@@ -145,12 +145,12 @@ def martello_toth_l2(sizes: np.ndarray, capacity: int) -> int:
     sums = [0, *accumulate(ordered)]
     big = sum(1 for size in ordered if 2 * size > capacity)  # no two of them share a bin
     best = max(big, -(-sums[-1] // capacity))
-    alone, small_end = big, len(ordered)
-    for threshold in sorted({size for size in ordered if 2 * size <= capacity}):
+    alone, small_end = big, big
+    for threshold in sorted({size for size in ordered if 2 * size <= capacity}, reverse=True):
         while alone and ordered[alone - 1] <= capacity - threshold:
             alone -= 1  # ordered[:alone] leave no room for items of this size
-        while small_end and ordered[small_end - 1] < threshold:
-            small_end -= 1
+        while small_end < len(ordered) and ordered[small_end] >= threshold:
+            small_end += 1
         room = (big - alone) * capacity - (sums[big] - sums[alone])
         overflow = sums[small_end] - sums[big] - room
         best = max(best, big + max(0, -(-overflow // capacity)))
@@ -220,7 +220,7 @@ def cvrp_weak(distances: np.ndarray, demands: np.ndarray, capacity: float) -> in
     return math.ceil(bound - 1e-6) if whole else bound
 
 
-@njit("Tuple((f8[::1], f8))(f8[:, ::1])", cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _from_depot(matrix):
     """Shortest distances from row 0, by detours where they are shorter, and the length of the minimum spanning tree."""
     n = matrix.shape[0]

@@ -1,4 +1,4 @@
-"""Filling a knapsack one item at a time: the loop, in Python and compiled, the check of its result and the upper bound.
+"""Filling a knapsack one item at a time: the loop, in Python and compiled, and the check of its result.
 
 The loop is the published protocol: as long as any remaining item fits, the heuristic names one by its place among the
 remaining items, which keep their order. Instances of files are counted in their own numbers, integers exactly, while
@@ -143,24 +143,3 @@ def fault(weights: np.ndarray, capacity: float | int, picked: np.ndarray, scale:
     """
     check = _check_integers if weights.dtype.kind == "i" else _check_floats
     return _FAULTS[check(weights, capacity, picked, tolerance(weights, capacity, scale))]
-
-
-def dantzig_bound(weights: np.ndarray, values: np.ndarray, capacity: float) -> float:
-    """Value of the best knapsack that may hold a fraction of an item; no knapsack is worth more.
-
-    Parameters
-    ----------
-    weights, values : float64 or int64 arrays, shape (n,), none negative
-    capacity : what the weights may sum up to
-    """
-    weights, values = np.asarray(weights, dtype=np.float64), np.asarray(values, dtype=np.float64)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(weights > 0, values / weights, np.inf)
-    order = np.argsort(-ratio)
-    heavy = np.cumsum(weights[order])
-    whole = int(np.searchsorted(heavy, capacity, side="right"))
-    total = values[order[:whole]].sum()
-    if whole < len(order):
-        item = order[whole]
-        total += values[item] * (capacity - (heavy[whole - 1] if whole else 0.0)) / weights[item]
-    return float(total)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from numba import float64, njit, types
 
+OFFERED = 50  # most nodes that are offered at once
 _MATRIX = types.Array(types.float64, 2, "C", readonly=True)
 _TOUR = types.Array(types.int64, 1, "C", readonly=True)
 
@@ -65,18 +66,14 @@ def nearest_first(matrix: np.ndarray) -> np.ndarray:
     return others.reshape(len(matrix), -1).astype(np.int64)
 
 
-def construct(
-    choose: Callable[[int, np.ndarray], int], order: np.ndarray, *, start: int = 0, offered: int = 50
-) -> np.ndarray:
-    """Build a tour by asking for the next node until one is left.
+def construct(choose: Callable[[int, np.ndarray], int], order: np.ndarray) -> np.ndarray:
+    """Build a tour from node 0 by asking for the next node until one is left.
 
     Parameters
     ----------
-    choose : called with the current node and the unvisited nodes (int64 array, nearest first, at most `offered`, the
+    choose : called with the current node and the unvisited nodes (int64 array, nearest first, at most `OFFERED`, the
         callee's to keep); returns an unvisited node as an exact int
     order : int64 array, shape (n, n - 1), from `nearest_first`
-    start : first node of the tour
-    offered : most nodes that are offered at once
 
     Returns
     -------
@@ -90,11 +87,11 @@ def construct(
     n = len(order)
     free = np.ones(n, dtype=bool)
     tour = np.empty(n, dtype=np.int64)
-    node = tour[0] = start
-    free[start] = False
+    node = tour[0] = 0
+    free[0] = False
     for i in range(1, n - 1):
         near = order[node]
-        node = choose(node, near[free[near]][:offered])
+        node = choose(node, near[free[near]][:OFFERED])
         if not 0 <= node < n:
             raise BadChoice(f"choice {i} is no node from 0 to {n - 1}")
         if not free[node]:
@@ -107,12 +104,12 @@ def construct(
 
 
 @njit(nogil=True)  # compiled anew for every heuristic, so there is nothing to cache
-def construct_compiled(choose, matrix, order, offered=50):
-    """`construct` from node 0 for a compiled `choose(node, 0, unvisited, matrix)`; ValueError for a bad choice."""
+def construct_compiled(choose, matrix, order):
+    """`construct` for a compiled `choose(node, 0, unvisited, matrix)`; ValueError for a bad choice."""
     n = len(order)
     free = np.ones(n, np.bool_)
     tour = np.empty(n, np.int64)
-    unvisited = np.empty(min(n, offered), np.int64)  # filled anew for every call: a heuristic may spoil it
+    unvisited = np.empty(min(n, OFFERED), np.int64)  # filled anew for every call: a heuristic may spoil it
     node = 0
     tour[0] = 0
     free[0] = False
@@ -123,7 +120,7 @@ def construct_compiled(choose, matrix, order, offered=50):
             if free[other]:
                 unvisited[count] = other
                 count += 1
-                if count == offered:
+                if count == OFFERED:
                     break
         node = np.int64(choose(node, 0, unvisited[:count], matrix))
         if node < 0 or node >= n or not free[node]:
@@ -165,24 +162,10 @@ def _length_between_points(points, tour):
     return total
 
 
-@njit(float64(_MATRIX, _TOUR), cache=True, nogil=True)
-def _length_in_matrix(matrix, tour):
-    total = 0.0
-    for k in range(len(tour)):
-        total += matrix[tour[k], tour[(k + 1) % len(tour)]]
-    return total
-
-
 def tour_length(points: np.ndarray, tour: np.ndarray) -> float:
     """Length of the closed tour through `points` (n, 2) in the order `tour` (integers from 0 to n - 1)."""
     points = np.ascontiguousarray(points, dtype=np.float64)
     return _length_between_points(points, np.ascontiguousarray(tour, dtype=np.int64))
-
-
-def tour_length_in(matrix: np.ndarray, tour: np.ndarray) -> float:
-    """Length of the closed tour in the order `tour` (integers from 0 to n - 1) by a matrix (n, n) of distances."""
-    matrix = np.ascontiguousarray(matrix, dtype=np.float64)
-    return _length_in_matrix(matrix, np.ascontiguousarray(tour, dtype=np.int64))
 
 
 @njit(types.UniTuple(float64, 2)(_MATRIX), cache=True, nogil=True)

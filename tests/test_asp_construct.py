@@ -1,13 +1,11 @@
 """The problem asp_construct: published values, its rules, its seeds."""
 
-import importlib.util
-import json
 import math
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
+from conformance import check_seeds, needs_values, published
 
 from ttc_esopt.evaluation import Evaluator
 from ttc_esopt.problems import WrongShape, load
@@ -15,7 +13,6 @@ from ttc_esopt.problems.asp_construct import AspInstance
 from ttc_esopt.solvers import admissible_sets
 
 PROBLEM = load("asp_construct")
-CONFORMANCE = Path(__file__).resolve().parents[2] / "shared" / "conformance"
 (TRAIN,) = PROBLEM.instances("train", 15)
 SMALL = AspInstance(6, 4)
 COUNT = len(admissible_sets.candidates(6, 4))
@@ -27,17 +24,13 @@ def size(code, instance=TRAIN):
     return PROBLEM.score(instance, PROBLEM.run(namespace["priority"], instance))
 
 
-@pytest.mark.skipif(not (CONFORMANCE / "expected.json").is_file(), reason="the published values are not here")
+@needs_values
 def test_published_programs_have_their_published_values():
-    spec = importlib.util.spec_from_file_location("published_heuristics", CONFORMANCE / "heuristics.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    programs = module.SETTINGS["asp_construct"]
-    expected = json.loads((CONFORMANCE / "expected.json").read_text())["asp_construct"]
+    programs = published("asp_construct")
     with Evaluator(PROBLEM) as evaluator:
-        outcomes = evaluator.evaluate(list(programs.values()))
-    for name, outcome in zip(programs, outcomes, strict=True):
-        assert outcome.objective == expected[name]["value"], name
+        outcomes = evaluator.evaluate([code for code, _ in programs.values()])
+    for (name, (_, expected)), outcome in zip(programs.items(), outcomes, strict=True):
+        assert outcome.objective == expected["value"], name
 
 
 def test_equal_priorities_give_the_published_sizes():
@@ -58,10 +51,7 @@ def test_every_split_has_one_instance_per_size():
 
 def test_seed_heuristics_are_short_and_each_has_its_own_size():
     assert [size(seed.code) for seed in PROBLEM.seeds] == [2673, 2646, 2178, 2046]
-    for seed in PROBLEM.seeds:
-        assert seed.code.startswith(PROBLEM.template.partition('"""')[0].rstrip())
-        assert seed.description.count(".") == 1 and seed.description.endswith(".")
-        assert len(seed.code.splitlines()) <= 10
+    check_seeds(PROBLEM)
 
 
 def test_a_program_rates_every_word_once():

@@ -1,14 +1,13 @@
 """The bin-packing kernels against plain renderings of the same rules."""
 
-import itertools
 import math
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ttc_esopt.solvers.bin_packing import colony, fit_decreasing, lower_bound, normalised, sample
+from ttc_esopt.solvers.bin_packing import colony, fit_decreasing, groups, normalised, sample
+from ttc_esopt.solvers.bounds import martello_toth_l2
 
 MASK = (1 << 64) - 1
 
@@ -82,7 +81,7 @@ def test_nearly_equal_entries_are_told_apart_and_equal_sums_are_not():
 def test_all_searches_pack(instance, key):
     sizes, capacity = instance
     affinity = np.random.default_rng(1).random((len(sizes), len(sizes))) + 1e-6
-    least = lower_bound(sizes, capacity)
+    least = martello_toth_l2(sizes, capacity)
     for search in (
         lambda: sample(affinity, sizes, capacity, key, 5),
         lambda: colony(affinity, sizes, capacity, key, 2, 3),
@@ -136,38 +135,5 @@ def test_first_and_best_fit_decreasing(instance, best):
     assert bins.tolist() == [expected[i] for i in range(len(sizes))] and packs(bins, sizes, capacity)
 
 
-def fewest_bins(sizes, capacity):
-    """By trying all partitions of a few items."""
-    for count in range(1, len(sizes) + 1):
-        for bins in itertools.product(range(count), repeat=len(sizes)):
-            if np.bincount(bins, weights=sizes, minlength=count).max() <= capacity:
-                return count
-    raise AssertionError("every item fits a bin of its own")
-
-
-@settings(max_examples=60, deadline=None)
-@given(packings(5))
-def test_the_lower_bound_is_at_least_the_trivial_one_and_never_too_high(instance):
-    sizes, capacity = instance
-    assert math.ceil(sizes.sum() / capacity) <= lower_bound(sizes, capacity) <= fewest_bins(sizes, capacity)
-
-
-@settings(max_examples=200, deadline=None)
-@given(packings(12))
-def test_the_lower_bound_is_that_of_martello_and_toth(instance):
-    sizes, capacity = instance
-    bound = 0
-    for least in range(capacity // 2 + 1):
-        full = sizes[sizes > capacity - least]
-        large = sizes[(sizes <= capacity - least) & (2 * sizes > capacity)]
-        small = sizes[(2 * sizes <= capacity) & (sizes >= least)]
-        more = math.ceil((small.sum() - (len(large) * capacity - large.sum())) / capacity)
-        bound = max(bound, len(full) + len(large) + max(0, more))
-    assert lower_bound(sizes, capacity) == bound
-
-
-@pytest.mark.parametrize(
-    ("sizes", "capacity", "bound"), [([5] * 7, 9, 7), ([6, 6, 3, 3], 9, 2), ([1], 1, 1), ([4] * 5, 9, 3)]
-)
-def test_bounds_of_some_instances(sizes, capacity, bound):
-    assert lower_bound(np.array(sizes), capacity) == bound
+def test_groups_lists_the_items_of_every_bin():
+    assert groups(np.array([1, 0, 1, 2])) == [[1], [0, 2], [3]]

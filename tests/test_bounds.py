@@ -1,6 +1,7 @@
 """Bounds: never beyond the best solution, and close to it where that is known."""
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -60,9 +61,24 @@ def test_l2_is_a_lower_bound_and_at_least_the_simple_one(sizes):
     assert -(-sum(sizes) // 12) <= martello_toth_l2(np.array(sizes), 12) <= best
 
 
+@settings(max_examples=200, deadline=None)
+@given(capacity=st.integers(1, 40), data=st.data())
+def test_l2_is_the_bound_of_martello_and_toth(capacity, data):
+    sizes = np.array(data.draw(st.lists(st.integers(1, capacity), min_size=1, max_size=12)))
+    bound = 0
+    for least in range(capacity // 2 + 1):
+        full = sizes[sizes > capacity - least]
+        large = sizes[(sizes <= capacity - least) & (2 * sizes > capacity)]
+        small = sizes[(2 * sizes <= capacity) & (sizes >= least)]
+        more = math.ceil((small.sum() - (len(large) * capacity - large.sum())) / capacity)
+        bound = max(bound, len(full) + len(large) + max(0, more))
+    assert martello_toth_l2(sizes, capacity) == bound
+
+
 def test_l2_sees_what_sums_do_not():
     assert martello_toth_l2(np.array([6, 6, 6]), 10) == 3
     assert martello_toth_l2(np.array([7, 7, 4, 4, 4]), 10) == 4
+    assert martello_toth_l2(np.array([8, 8, 7, 1]), 14) == 3
 
 
 @settings(max_examples=80, deadline=None)
@@ -83,6 +99,8 @@ def test_dantzig_is_an_upper_bound(items, capacity, whole):
 
 
 def test_dantzig_by_hand():
+    assert dantzig(np.array([2.0, 1.0]), np.array([4.0, 1.0]), 2.5) == pytest.approx(4.5)
+    assert dantzig(np.array([0.0, 0.0]), np.array([4.0, 0.0]), 0.0) == pytest.approx(4)
     assert dantzig(np.array([4, 5, 6]), np.array([8, 9, 6]), 7) == 13  # 8 and three fifths of 9
     assert dantzig(np.array([50, 5]), np.array([800, 9]), 7) == 9  # what cannot fit does not count
 

@@ -1,21 +1,18 @@
 """The problem bpp_aco: published values, its rules, its seeds."""
 
-import importlib.util
-import json
 import statistics
-from pathlib import Path
 
 import numpy as np
 import pytest
+from conformance import DATA, check_seeds, needs_sets, needs_values, published
 
 from ttc_esopt.errors import DataError
 from ttc_esopt.problems import Infeasible, NonFinite, WrongShape, load
 from ttc_esopt.problems.bpp import BppInstance
-from ttc_esopt.problems.bpp_aco import BppAco, groups
+from ttc_esopt.problems.bpp_aco import BppAco
 
 PROBLEM = load("bpp_aco")
 COLONY = load("bpp_aco", mode="aco")
-SHARED = Path(__file__).resolve().parents[2] / "shared"
 TRAIN = PROBLEM.instances("train", 500)
 SMALL = BppInstance(0, np.array([60, 60, 40, 40, 50, 50, 90, 30, 30, 20, 70, 80]), 100)
 
@@ -31,27 +28,19 @@ def objective(code, seed=0, problem=PROBLEM):
     return statistics.fmean(problem.score(i, problem.run(function, i), seed) for i in TRAIN)
 
 
-def published(name):
-    spec = importlib.util.spec_from_file_location("published_heuristics", SHARED / "conformance" / "heuristics.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    expected = json.loads((SHARED / "conformance" / "expected.json").read_text())["bpp_aco"]
-    return module.SETTINGS["bpp_aco"][name], expected[name]
-
-
-@pytest.mark.skipif(not (SHARED / "conformance").is_dir(), reason="the published values are not here")
+@needs_values
 @pytest.mark.parametrize("name", ["large_with_large", "pair_fills_bin", "avoids_good_pairs", "small_first"])
 def test_published_programs_have_their_published_means(name):
-    code, expected = published(name)
+    code, expected = published("bpp_aco")[name]
     values = [objective(code, seed) for seed in range(5)]
     error = expected["std"] * (1 / expected["runs"] + 1 / len(values)) ** 0.5
     assert abs(statistics.fmean(values) - expected["mean"]) <= 4 * error
     assert len(set(values)) > 1
 
 
-@pytest.mark.skipif(not (SHARED / "conformance").is_dir(), reason="the published values are not here")
+@needs_values
 def test_the_published_invalid_program_is_invalid():
-    code, expected = published("all_zero")
+    code, expected = published("bpp_aco")["all_zero"]
     assert expected["value"] is None
     with pytest.raises(Infeasible):
         objective(code)
@@ -71,10 +60,10 @@ def test_sets_are_drawn_from_a_stream_per_split():
     assert PROBLEM.source("test", 1000) == "published"
 
 
-@pytest.mark.skipif(not (SHARED / "data" / "ahd").is_dir(), reason="the published sets are not here")
+@needs_sets
 @pytest.mark.parametrize("n", [500, 1000])
 def test_the_published_test_sets_are_those_that_the_stream_draws(n):
-    path = SHARED / "data" / "ahd" / "bpp_offline_aco" / f"test{n}_dataset.npz"
+    path = DATA / "bpp_offline_aco" / f"test{n}_dataset.npz"
     drawn, read = PROBLEM.instances("test", n), PROBLEM.read(path)
     assert len(read) == 64
     for a, b in zip(drawn, read, strict=True):
@@ -84,10 +73,7 @@ def test_the_published_test_sets_are_those_that_the_stream_draws(n):
 def test_seed_heuristics_are_short_and_each_has_its_own_objective():
     values = [objective(seed.code) for seed in PROBLEM.seeds]
     assert values == pytest.approx([203.0, 202.6, 204.0, 207.8], abs=1e-9)
-    for seed in PROBLEM.seeds:
-        assert seed.code.startswith(PROBLEM.template.partition('"""')[0].rstrip())
-        assert seed.description.count(".") == 1 and seed.description.endswith(".")
-        assert len(seed.code.splitlines()) <= 10
+    check_seeds(PROBLEM)
     assert objective(PROBLEM.baselines["large_with_large"]) == 203.0
 
 
@@ -203,10 +189,6 @@ def test_what_one_child_returns_is_limited():
         share = PROBLEM.per_process(PROBLEM.instances(split, size))
         assert share >= 1 and share * size * size * 8 <= 32 << 20
     assert PROBLEM.per_process([BppInstance(0, np.ones(2500, np.int64), 3)]) == 1
-
-
-def test_groups_lists_the_items_of_every_bin():
-    assert groups(np.array([1, 0, 1, 2])) == [[1], [0, 2], [3]]
 
 
 def test_files_are_read(tmp_path):

@@ -1,25 +1,20 @@
 """The problem cvrp_aco: published distributions, its rules, its two protocols, its seeds."""
 
-import importlib.util
-import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
+from conformance import DATA, check_seeds, needs_values, published
 
 from ttc_esopt.errors import DataError
 from ttc_esopt.problems import NonFinite, WrongShape, load
 from ttc_esopt.problems.cvrp import (
     CvrpInstance,
-    least_length,
     nearest_neighbour_routes,
     planar_embedding,
     route_length,
 )
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
-CONFORMANCE, DATA = SHARED / "conformance", SHARED / "data" / "ahd"
 PROBLEM, CORRECTED = load("cvrp_aco"), load("cvrp_aco", protocol="corrected")
 TRAIN = PROBLEM.instances("train", 50)
 
@@ -34,14 +29,10 @@ def objective(code, seed=0, problem=PROBLEM):
     return np.mean([problem.score(i, problem.run(program(code), i), seed).value for i in TRAIN])
 
 
-@pytest.mark.skipif(not (CONFORMANCE / "expected.json").is_file(), reason="the published values are not here")
+@needs_values
 @pytest.mark.parametrize("name", ["inverse_distance", "savings", "normalised_two_arguments"])
 def test_published_programs_have_their_published_means(name):
-    spec = importlib.util.spec_from_file_location("published_heuristics", CONFORMANCE / "heuristics.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    code = module.SETTINGS["cvrp_aco"][name]
-    expected = json.loads((CONFORMANCE / "expected.json").read_text())["cvrp_aco"][name]
+    code, expected = published("cvrp_aco")[name]
     values = [objective(code, seed) for seed in range(5)]
     assert len(set(values)) == 5
     error = expected["std"] * math.sqrt(1 / expected["runs"] + 1 / 5)
@@ -154,10 +145,7 @@ def test_seed_heuristics_are_short_and_each_has_its_own_objective():
     values = [objective(seed.code) for seed in PROBLEM.seeds]
     assert values == pytest.approx([12.848927, 14.468292, 14.371923, 12.191667], abs=1e-6)
     assert len({round(v, 5) for v in values}) == len(values)
-    for seed in PROBLEM.seeds:
-        assert seed.code.startswith(PROBLEM.template.partition('"""')[0].rstrip())
-        assert seed.description.count(".") == 1 and seed.description.endswith(".")
-        assert len(seed.code.splitlines()) <= 10
+    check_seeds(PROBLEM)
 
 
 def test_files_are_measured_in_their_own_lengths(tmp_path):
@@ -208,10 +196,5 @@ def test_bounds_hold_for_every_partition_of_a_tiny_instance():
     demands = np.array([0.0, 2, 2, 2])
     every = [[[1], [2], [3]], [[1, 2], [3]], [[1, 3], [2]], [[2, 3], [1]]]
     best = min(route_length(matrix, routes) for routes in every)
-    assert 0 < least_length(matrix, demands, 4) <= best
+    assert 0 < PROBLEM.bounds(CvrpInstance(0, points, demands, 4.0))[0] <= best
     assert nearest_neighbour_routes(matrix, demands, 2) == [[c] for c in 1 + np.argsort(matrix[0, 1:])]
-    skewed = matrix * [[1, 2, 1, 2], [2, 1, 1, 1], [1, 1, 1, 3], [1, 2, 1, 1]]
-    least = min(
-        route_length(skewed, [list(o) for o in r]) for r in (*every, [[2, 1], [3]], [[3, 1], [2]], [[3, 2], [1]])
-    )
-    assert least_length(skewed, demands, 4) <= least

@@ -8,8 +8,9 @@ import pytest
 from benchmark_files import A_N32_K5, A_N32_K5_SOLUTION, BERLIN52, BURMA14, GR17, TSP, written
 
 from ttc_esopt.errors import DataError
-from ttc_esopt.problems.files import detect, read_best_known, read_tsp, read_vrp, unit
+from ttc_esopt.problems.files import detect, read_tsp, read_vrp
 from ttc_esopt.problems.files.solutions import check_cvrp, read_routes
+from ttc_esopt.problems.tsp import unit
 
 SMALL = (
     "NAME: s\nTYPE: TSP\nDIMENSION: 4\nEDGE_WEIGHT_TYPE: {}\nNODE_COORD_SECTION\n1 0 0\n2 3 4\n3 7 1\n4 -2.5 9\nEOF\n"
@@ -95,7 +96,7 @@ def test_spellings(tmp_path, change):
 def test_latin_1_and_best_known_values(tmp_path):
     path = tmp_path / "x.tsp"
     path.write_bytes(BERLIN52.replace("locations in Berlin", "Plätze, best known: 7542").encode("latin-1"))
-    assert read_tsp(path).best_known == 7542 == read_best_known(path)
+    assert read_tsp(path).best_known == 7542
     assert read_tsp(written(tmp_path, "y.tsp", BERLIN52 + "")).best_known is None
     assert read_tsp(written(tmp_path, "z.tsp", "OPTIMUM: 7542\n" + BERLIN52)).best_known == 7542
 

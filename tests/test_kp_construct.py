@@ -1,18 +1,14 @@
 """The problem kp_construct: published values, its rules, its sets and files."""
 
-import importlib.util
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
+from conformance import DATA, check_seeds, needs_sets, needs_values, published
 
 from ttc_esopt.errors import DataError
 from ttc_esopt.problems import Infeasible, Rejected, WrongShape, load
+from ttc_esopt.problems.files import KpFile
 from ttc_esopt.problems.kp import KpInstance, kp_instance
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
-DATA, CONFORMANCE = SHARED / "data" / "ahd", SHARED / "conformance"
 PROBLEM = load("kp_construct")
 
 
@@ -30,17 +26,14 @@ def small(capacity=1.0, exact=None):
     return KpInstance(np.array([0.5, 0.6, 0.4, 0.1]), np.array([1.0, 2.0, 3.0, 4.0]), capacity, exact)
 
 
-@pytest.mark.skipif(not CONFORMANCE.is_dir() or not DATA.is_dir(), reason="the published values are not here")
+@needs_values
+@needs_sets
 def test_published_programs_have_their_published_values():
-    spec = importlib.util.spec_from_file_location("published_heuristics", CONFORMANCE / "heuristics.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    expected = json.loads((CONFORMANCE / "expected.json").read_text())["kp_construct"]
     problem = load("kp_construct", data=DATA)
     assert problem.source("train", 100) == "published"
     instances = problem.instances("train", 100)
-    for name, code in module.SETTINGS["kp_construct"].items():
-        value = expected[name]["value"]
+    for name, (code, expected) in published("kp_construct").items():
+        value = expected["value"]
         if value is None:
             with pytest.raises(Rejected):
                 objective(problem, code, instances)
@@ -48,16 +41,13 @@ def test_published_programs_have_their_published_values():
             assert objective(problem, code, instances) == pytest.approx(value, rel=1e-9), name
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="the published sets are not here")
+@needs_sets
 def test_seed_heuristics_are_short_and_each_has_its_own_objective():
     problem = load("kp_construct", data=DATA)
     instances = problem.instances("train", 100)
     values = [objective(problem, seed.code, instances) for seed in PROBLEM.seeds]
     assert values == pytest.approx([-40.0919752, -40.1325352, -40.0987307, -40.1007026], abs=1e-6)
-    for seed in PROBLEM.seeds:
-        assert seed.code.startswith(PROBLEM.template.partition('"""')[0].rstrip())
-        assert seed.description.count(".") == 1 and seed.description.endswith(".")
-        assert len(seed.code.splitlines()) <= 10
+    check_seeds(PROBLEM)
 
 
 def test_without_the_published_sets_own_ones_are_drawn(monkeypatch):
@@ -150,9 +140,14 @@ def test_bounds_hold_every_filled_knapsack():
         assert low <= 0.9 * high < best <= high
 
 
+def test_bounds_allow_what_fits_by_rounding_only():
+    instance = KpInstance(np.array([0.3]), np.array([1.0]), 0.3 - 1e-13)
+    output = PROBLEM.run(lambda *_: 0, instance)
+    assert PROBLEM.score(instance, output) == 1 <= PROBLEM.bounds(instance)[1]
+
+
 def test_instances_of_files_are_counted_in_their_own_integers():
-    record = KpInstance(np.array([3, 7, 7]), np.array([10, 20, 30]), 10)  # has what a file's record has
-    instance = kp_instance(record)
+    instance = kp_instance(KpFile("x", np.array([3, 7, 7]), np.array([10, 20, 30]), 10))
     assert instance.weights.max() == instance.values.max() == 1 and instance.capacity == 10 / 7
     seen = []
     output = PROBLEM.run(lambda c, w, v: seen.append(c) or int(np.argmax(v * (w <= c))), instance)
@@ -160,7 +155,7 @@ def test_instances_of_files_are_counted_in_their_own_integers():
     assert PROBLEM.score(instance, output) == 40
     assert PROBLEM.bounds(instance)[1] == pytest.approx(40)
     with pytest.raises(DataError, match="sum up to less"):
-        kp_instance(KpInstance(np.array([10**15, 7]), np.array([1, 1]), 10))
+        kp_instance(KpFile("x", np.array([10**15, 7]), np.array([1, 1]), 10))
 
 
 def test_files_are_read(tmp_path):

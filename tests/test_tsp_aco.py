@@ -1,20 +1,16 @@
 """The problem tsp_aco: published distributions, its rules, its seeds."""
 
-import importlib.util
-import json
 import math
 import pickle
-from pathlib import Path
 
 import numpy as np
 import pytest
+from conformance import DATA, check_seeds, needs_values, published
 
 from ttc_esopt.errors import DataError
 from ttc_esopt.problems import Infeasible, NonFinite, WrongShape, load
 from ttc_esopt.problems.tsp import TspInstance, nearest_neighbour, scaled_unit, tour_length
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
-CONFORMANCE, DATA = SHARED / "conformance", SHARED / "data" / "ahd"
 PROBLEM = load("tsp_aco")
 TRAIN = PROBLEM.instances("train", 50)
 
@@ -29,17 +25,10 @@ def objective(code, seed=0, instances=TRAIN):
     return np.mean([PROBLEM.score(i, PROBLEM.run(program(code), i), seed) for i in instances])
 
 
-def published(name):
-    spec = importlib.util.spec_from_file_location("published_heuristics", CONFORMANCE / "heuristics.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.SETTINGS["tsp_aco"][name], json.loads((CONFORMANCE / "expected.json").read_text())["tsp_aco"][name]
-
-
-@pytest.mark.skipif(not (CONFORMANCE / "expected.json").is_file(), reason="the published values are not here")
+@needs_values
 @pytest.mark.parametrize("name", ["inverse_distance", "inverse_square_sparse"])
 def test_published_programs_have_their_published_means(name):
-    code, expected = published(name)
+    code, expected = published("tsp_aco")[name]
     values = [objective(code, seed) for seed in range(5)]
     assert len(set(values)) == 5
     error = expected["std"] * math.sqrt(1 / expected["runs"] + 1 / 5)
@@ -47,11 +36,11 @@ def test_published_programs_have_their_published_means(name):
     assert values[0] == objective(code, 0)
 
 
-@pytest.mark.skipif(not (CONFORMANCE / "expected.json").is_file(), reason="the published values are not here")
+@needs_values
 @pytest.mark.parametrize(("name", "error"), [("wrong_shape", WrongShape), ("all_nan", NonFinite)])
 def test_published_invalid_programs_are_invalid(name, error):
     with pytest.raises(error):
-        objective(published(name)[0])
+        objective(published("tsp_aco")[name][0])
 
 
 def test_instances_are_drawn_from_one_stream_in_the_published_order():
@@ -164,10 +153,7 @@ def test_seed_heuristics_are_short_and_each_has_its_own_objective():
     values = [objective(seed.code) for seed in PROBLEM.seeds]
     assert values == pytest.approx([6.090805, 6.144866, 6.474395, 5.937145], abs=1e-6)
     assert len({round(v, 5) for v in values}) == len(values)
-    for seed in PROBLEM.seeds:
-        assert seed.code.startswith(PROBLEM.template.partition('"""')[0].rstrip())
-        assert seed.description.count(".") == 1 and seed.description.endswith(".")
-        assert len(seed.code.splitlines()) <= 10
+    check_seeds(PROBLEM)
 
 
 def test_instances_are_pickled_and_have_their_own_random_streams():

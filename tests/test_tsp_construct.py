@@ -1,11 +1,8 @@
 """The problem tsp_construct: published values, its rules, its seeds."""
 
-import importlib.util
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
+from conformance import check_seeds, needs_values, published
 
 from ttc_esopt.errors import ConfigurationError
 from ttc_esopt.evaluation import Evaluator
@@ -21,7 +18,6 @@ from ttc_esopt.solvers.tsp_construct import (
 )
 
 PROBLEM = load("tsp_construct")
-CONFORMANCE = Path(__file__).resolve().parents[2] / "shared" / "conformance"
 
 
 def function_of(code):
@@ -34,17 +30,13 @@ def objective(code, instances):
     return np.mean([PROBLEM.score(i, PROBLEM.run(function_of(code), i)) for i in instances])
 
 
-@pytest.mark.skipif(not (CONFORMANCE / "expected.json").is_file(), reason="the published values are not here")
+@needs_values
 def test_published_programs_have_their_published_values():
-    spec = importlib.util.spec_from_file_location("published_heuristics", CONFORMANCE / "heuristics.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    programs = module.SETTINGS["tsp_construct"]
-    expected = json.loads((CONFORMANCE / "expected.json").read_text())["tsp_construct"]
+    programs = published("tsp_construct")
     with Evaluator(PROBLEM) as evaluator:
-        outcomes = evaluator.evaluate(list(programs.values()))
-    for name, outcome in zip(programs, outcomes, strict=True):
-        value = expected[name]["value"]
+        outcomes = evaluator.evaluate([code for code, _ in programs.values()])
+    for (name, (_, expected)), outcome in zip(programs.items(), outcomes, strict=True):
+        value = expected["value"]
         assert outcome.valid == (value is not None), name
         if value is not None:
             assert outcome.objective == pytest.approx(value, rel=1e-9), name
@@ -69,10 +61,7 @@ def test_seed_heuristics_are_short_and_each_has_its_own_objective():
     values = [objective(seed.code, instances) for seed in PROBLEM.seeds]
     assert values == pytest.approx([6.815963, 6.951139, 6.893616, 6.892082], abs=1e-6)
     assert len({round(v, 5) for v in values}) == len(values)
-    for seed in PROBLEM.seeds:
-        assert seed.code.startswith(PROBLEM.template.partition('"""')[0].rstrip())
-        assert seed.description.count(".") == 1 and seed.description.endswith(".")
-        assert len(seed.code.splitlines()) <= 10
+    check_seeds(PROBLEM)
 
 
 def test_a_program_sees_what_the_protocol_promises():

@@ -15,6 +15,7 @@ import numpy as np
 
 from ttc_esopt.problems.files import BppFile, CvrpFile, KpFile, TspFile
 from ttc_esopt.problems.files.solutions import check_bpp, check_cvrp, check_kp, check_tsp
+from ttc_esopt.solvers import bin_packing
 from ttc_esopt.solvers.bounds import martello_toth_l2
 
 MOST_ARCS = 200_000  # of the arc-flow program
@@ -297,7 +298,7 @@ def _full_bins(record: BppFile, bound: int, deadline: float, seed: int) -> list[
     """
     sizes = record.sizes.tolist()
     order = sorted(range(len(sizes)), key=lambda item: -sizes[item])
-    best = _first_fit(record, order)
+    best = bin_packing.groups(bin_packing.fit_decreasing(record.sizes, record.capacity, best=False))
     stream = np.random.default_rng(seed)
     while len(best) > bound and record.capacity <= 10**6 and time.monotonic() < deadline:
         left = sorted(order, key=lambda item: -sizes[item] * (1 + 0.3 * stream.random()))
@@ -328,17 +329,3 @@ def _fullest(sizes: list[int], items: list[int], room: int) -> list[int]:
             chosen.append(item)
             total -= sizes[item]
     return chosen
-
-
-def _first_fit(record: BppFile, order: list[int]) -> list[list[int]]:
-    bins: list[list[int]] = []
-    room: list[int] = []
-    for item in order:
-        size = int(record.sizes[item])
-        b = next((b for b, left in enumerate(room) if left >= size), len(bins))
-        if b == len(bins):
-            bins.append([])
-            room.append(record.capacity)
-        bins[b].append(item)
-        room[b] -= size
-    return bins

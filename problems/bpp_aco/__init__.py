@@ -18,14 +18,12 @@ from ttc_esopt.errors import DataError
 from ttc_esopt.problems.base import Infeasible, NonFinite, Problem, WrongShape
 from ttc_esopt.problems.bpp import BppInstance
 from ttc_esopt.problems.bpp_aco.heuristics import LARGE_WITH_LARGE, SEEDS
-from ttc_esopt.problems.colonies import as_matrix, find_heuristic
+from ttc_esopt.problems.colonies import MOST_NODES, as_matrix, at_once, find_heuristic, stream_of
 from ttc_esopt.solvers import bin_packing
 
 CAPACITY = 150
 # One random stream per split, seeded by the length of the split's name, fills the sets in this order.
 _DRAWN = {"train": (500,), "val": (120, 500, 1000), "test": (500, 1000)}
-_RETURNED = 32 << 20  # bytes that one child returns, if one instance has no more
-_MOST_ITEMS = 2800  # whose ratings fit into one frame
 
 
 class BppAco(Problem):
@@ -89,8 +87,8 @@ def heuristics_v2(demand, capacity):
 
             found = [BppInstance(i, r.sizes, r.capacity, r.name) for i, r in enumerate(read_bpp(path))]
         largest = max(map(len, found))
-        if largest > _MOST_ITEMS:
-            raise DataError(f"{path}: expected at most {_MOST_ITEMS} items, got {largest}.")
+        if largest > MOST_NODES:
+            raise DataError(f"{path}: expected at most {MOST_NODES} items, got {largest}.")
         return found
 
     def find(self, namespace: dict[str, Any]) -> Any:
@@ -98,8 +96,8 @@ def heuristics_v2(demand, capacity):
         return find_heuristic(namespace)
 
     def per_process(self, instances: Sequence[BppInstance]) -> int:
-        """As many instances as return 32 MiB together."""
-        return max(1, _RETURNED // (8 * max(map(len, instances), default=1) ** 2))
+        """So many that their ratings stay small."""
+        return at_once(instances)
 
     def run(self, function: Callable[..., Any], instance: BppInstance) -> np.ndarray:
         """The ratings of a program: float64 array (n, n)."""
@@ -118,7 +116,7 @@ def heuristics_v2(demand, capacity):
 
     def solution(self, instance: BppInstance, output: np.ndarray, seed: int = 0) -> list[list[int]]:
         """The items of every bin."""
-        return groups(self._bins(instance, output, seed))
+        return bin_packing.groups(self._bins(instance, output, seed))
 
     def _bins(self, instance: BppInstance, output: np.ndarray, seed: int) -> np.ndarray:
         n = len(instance)
@@ -131,12 +129,13 @@ def heuristics_v2(demand, capacity):
             raise Infeasible(f"expected a positive rating, the largest one is {largest}")
         affinity = bin_packing.normalised(np.ascontiguousarray(output))
         search = bin_packing.colony if self.chosen.get("mode") == "aco" else bin_packing.sample
-        stream = 1234 + 10_000_000 * seed + 1000 * n + instance.index
-        return search(affinity, instance.sizes, instance.capacity, stream)
+        return search(affinity, instance.sizes, instance.capacity, stream_of(instance, seed))
 
     def bounds(self, instance: BppInstance) -> tuple[float, float]:
         """The lower bound L2, and a bin for every item."""
-        return float(bin_packing.lower_bound(instance.sizes, instance.capacity)), float(len(instance))
+        from ttc_esopt.solvers.bounds import martello_toth_l2
+
+        return float(martello_toth_l2(instance.sizes, instance.capacity)), float(len(instance))
 
     def references(self, instance: BppInstance) -> dict[str, float]:
         """Bins of first-fit and best-fit decreasing."""
@@ -145,11 +144,3 @@ def heuristics_v2(demand, capacity):
             "first_fit_decreasing": float(bin_packing.fit_decreasing(sizes, capacity, best=False).max() + 1),
             "best_fit_decreasing": float(bin_packing.fit_decreasing(sizes, capacity, best=True).max() + 1),
         }
-
-
-def groups(bins: np.ndarray) -> list[list[int]]:
-    """Lists of items from the bin of every item."""
-    result: list[list[int]] = [[] for _ in range(int(bins.max()) + 1)]
-    for item, b in enumerate(bins.tolist()):
-        result[b].append(item)
-    return result

@@ -25,6 +25,7 @@ from ttc_esopt.problems.colonies import (
     check_matrix,
     check_nodes,
     find_heuristic,
+    ones_on_diagonal,
     own_stream,
     stream_of,
 )
@@ -32,12 +33,12 @@ from ttc_esopt.problems.cvrp import (
     CvrpInstance,
     check_demands,
     cvrp_instance,
-    least_length,
     nearest_neighbour_routes,
     route_length,
 )
 from ttc_esopt.problems.cvrp_aco.heuristics import INVERSE_DISTANCE, SEEDS
 from ttc_esopt.problems.data import published
+from ttc_esopt.problems.tsp import unit
 
 CAPACITY = 50
 # One random stream fills these sets in this order: (split, instances, customers).
@@ -106,7 +107,6 @@ def heuristics_v2(distance_matrix, coordinates, demands, capacity):
             travel between processes.
         """
         from ttc_esopt.problems.files.arrays import read_array
-        from ttc_esopt.problems.files.text import unit
         from ttc_esopt.problems.files.vrp import read_vrp
 
         if Path(path).suffix in (".npy", ".npz"):
@@ -131,7 +131,7 @@ def heuristics_v2(distance_matrix, coordinates, demands, capacity):
 
     def run(self, function: Callable[..., Any], instance: CvrpInstance) -> np.ndarray:
         """The ratings that a program makes: float64 array (n + 1, n + 1)."""
-        matrix, capacity = _ones_on_diagonal(instance), instance.capacity
+        matrix, capacity = ones_on_diagonal(instance), instance.capacity
         if _arguments(function) == 2:
             returned = function(matrix, instance.demands / capacity)
         else:
@@ -156,7 +156,7 @@ def heuristics_v2(distance_matrix, coordinates, demands, capacity):
 
         n = len(instance)
         check_matrix(output, n + 1)
-        seen, lengths = _ones_on_diagonal(instance), instance.metric()
+        seen, lengths = ones_on_diagonal(instance), instance.metric()
         idle = (0.0, 0.0)
         if self.chosen.get("protocol", "published") == "published":
             own = instance.lengths is not None
@@ -170,8 +170,10 @@ def heuristics_v2(distance_matrix, coordinates, demands, capacity):
         return max(found.charged, true) if idle[0] else true, true, found.routes
 
     def bounds(self, instance: CvrpInstance) -> tuple[float, float]:
-        """Half the sum of the shortest edges that the nodes need, and no upper bound."""
-        return least_length(instance.metric(), instance.demands, instance.capacity), math.inf
+        """A weak lower bound, and no upper one."""
+        from ttc_esopt.solvers.bounds import cvrp_weak
+
+        return float(cvrp_weak(instance.metric(), instance.demands, instance.capacity)), math.inf
 
     def references(self, instance: CvrpInstance) -> dict[str, float]:
         """Routes that always go on to the nearest customer that still fits."""
@@ -193,12 +195,6 @@ def _drawn(stream: np.random.RandomState, count: int, n: int) -> np.ndarray:
 def _from_rows(rows: np.ndarray) -> list[CvrpInstance]:
     rows = np.asarray(rows, dtype=np.float64)
     return [CvrpInstance(i, each[:, 1:].copy(), each[:, 0].copy(), float(CAPACITY)) for i, each in enumerate(rows)]
-
-
-def _ones_on_diagonal(instance: CvrpInstance) -> np.ndarray:
-    matrix = instance.matrix()
-    np.fill_diagonal(matrix, 1.0)
-    return matrix
 
 
 def _arguments(function: Callable[..., Any]) -> int:

@@ -10,13 +10,13 @@ from ttc_esopt.problems.files import knapsack
 from ttc_esopt.problems.files.arrays import load_array, read_array
 from ttc_esopt.problems.files.bpp import BppFile, read_bpp, several
 from ttc_esopt.problems.files.knapsack import KpFile, read_kp
-from ttc_esopt.problems.files.text import TextFile, shown, shown_path, unit
-from ttc_esopt.problems.files.tsp import PLANAR, TspFile, read_best_known, read_tsp, take_apart
+from ttc_esopt.problems.files.text import TextFile, shown, shown_path
+from ttc_esopt.problems.files.tsp import PLANAR, TspFile, read_tsp, take_apart
 from ttc_esopt.problems.files.vrp import CvrpFile, read_vrp
 
 __all__ = [
-    "PLANAR", "BppFile", "CvrpFile", "KpFile", "TspFile", "detect", "read_array", "read_best_known", "read_bpp",
-    "read_kp", "read_tsp", "read_vrp", "unit",
+    "PLANAR", "BppFile", "CvrpFile", "KpFile", "TspFile", "detect", "read_array", "read_bpp",
+    "read_kp", "read_tsp", "read_vrp",
 ]  # fmt: skip
 
 _SUFFIXES = {".tsp": "tsp", ".vrp": "vrp", ".bpp": "bpp", ".kp": "kp", ".knap": "kp"}

@@ -72,7 +72,7 @@ def _plain(text: TextFile) -> list[KpFile]:
     n = tokens.integer("a number of items", 1)
     capacity = _capacity(tokens)
     rows = text.lines[1 : n + 1]
-    items = [_row(text, line, content.split(), "a value and a weight", 2) for line, content in rows]
+    items = [_row(text, line, content.split(), "a value and a weight", (2,)) for line, content in rows]
     if len(rows) < n:
         raise text.ended(f"{n} lines of a value and a weight, {len(rows)} of them found")
     left = text.lines[n + 1 :]
@@ -87,7 +87,7 @@ def _plain(text: TextFile) -> list[KpFile]:
 
 def _numbered(text: TextFile) -> list[KpFile]:
     what = "a number, a value and a weight"
-    items = [_row(text, line, content.split(), what, 3) for line, content in text.lines[1:-1]]
+    items = [_row(text, line, content.split(), what, (3,)) for line, content in text.lines[1:-1]]
     return [_instance(text.path.stem, items, _capacity(Tokens(text, text.lines[-1:])), None)]
 
 
@@ -147,9 +147,9 @@ def _pisinger(text: TextFile) -> list[KpFile]:
 _LAYOUTS = {"plain": _plain, "numbered": _numbered, "or-library": _or_library, "pisinger": _pisinger}
 
 
-def _row(text: TextFile, line: int, words: list[str], what: str, sizes: int | tuple[int, ...]) -> tuple[float, float]:
+def _row(text: TextFile, line: int, words: list[str], what: str, sizes: tuple[int, ...]) -> tuple[float, float]:
     """(value, weight) of a line of two words, or of the second and third of more."""
-    if len(words) not in np.atleast_1d(sizes):
+    if len(words) not in sizes:
         raise text.fault(line, what, shown(" ".join(words)))
     first = 0 if len(words) == 2 else 1
     return _amount(text, words[first], line, "a value"), _amount(text, words[first + 1], line, "a weight")

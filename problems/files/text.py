@@ -7,8 +7,6 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from ttc_esopt.errors import DataError
 
 LARGEST_FILE = 256 * 2**20  # bytes; the largest published instance files are a tenth of it
@@ -146,23 +144,6 @@ class Tokens:
         if self.left:
             token, line = self._all[self._next]
             raise self.text.fault(line, f"nothing after {what}", shown(token))
-
-
-def unit(points: np.ndarray) -> np.ndarray:
-    """Coordinates moved and scaled by one factor so that they just fit into the unit square.
-
-    Parameters
-    ----------
-    points : float64 array, shape (n, 2)
-
-    Returns
-    -------
-    float64 array, shape (n, 2), smallest coordinates 0, largest extent 1 (0 where all points coincide)
-    """
-    points = np.asarray(points, dtype=np.float64)
-    moved = points - points.min(axis=0)
-    extent = moved.max()
-    return moved / extent if extent > 0 else moved
 
 
 def _read(path: Path) -> str:

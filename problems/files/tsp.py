@@ -103,17 +103,6 @@ def read_tsp(path: str | os.PathLike) -> TspFile:
     return TspFile(parts.name, points, distances, metric, best_known(parts), ids)
 
 
-def read_best_known(path: str | os.PathLike) -> float | None:
-    """The best known value that the comment of a TSPLIB or CVRPLIB file states; None where it states none.
-
-    Raises
-    ------
-    DataError
-        The file cannot be read or is no such file.
-    """
-    return best_known(take_apart(path))
-
-
 def take_apart(path: str | os.PathLike) -> Parts:
     """Keys and sections of a TSPLIB file, in any order, up to EOF or the end of the file.
 

@@ -19,7 +19,7 @@ from ttc_esopt.problems.data import published
 from ttc_esopt.problems.kp import KpInstance, kp_instance
 from ttc_esopt.problems.kp_construct.heuristics import BEST_RATIO, SEEDS
 from ttc_esopt.solvers.choice import integer_choice
-from ttc_esopt.solvers.knapsack import BadPick, dantzig_bound, fault, pack, pack_compiled, tolerance
+from ttc_esopt.solvers.knapsack import BadPick, fault, pack, pack_compiled, tolerance
 
 # Own sets, where the published ones are missing: one random stream fills all of them in this order.
 _DRAWN = (
@@ -147,9 +147,11 @@ def select_next_item(remaining_capacity, weights, values):
         return sorted(output.tolist())
 
     def bounds(self, instance: KpInstance) -> tuple[float, float]:
-        """From nothing to the value of the best fractional knapsack, a hair more for rounding."""
+        """From nothing to the value of the best fractional knapsack."""
+        from ttc_esopt.solvers.bounds import dantzig
+
         weights, values, capacity = instance.counted
-        return 0.0, dantzig_bound(weights, values, capacity) * (1 + 1e-9)
+        return 0.0, float(dantzig(weights, values, capacity + tolerance(weights, capacity, instance.scale)))
 
 
 def _item_set(rows: np.ndarray) -> KpInstance:

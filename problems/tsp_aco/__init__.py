@@ -20,11 +20,12 @@ from ttc_esopt.problems.colonies import (
     check_matrix,
     check_nodes,
     find_heuristic,
+    ones_on_diagonal,
     own_stream,
     stream_of,
 )
 from ttc_esopt.problems.data import published
-from ttc_esopt.problems.tsp import TspInstance, nearest_neighbour, tour_length, tsp_instance
+from ttc_esopt.problems.tsp import TspInstance, nearest_neighbour, tour_length, tsp_instance, unit
 from ttc_esopt.problems.tsp_aco.heuristics import INVERSE_DISTANCE, SEEDS
 
 # One random stream fills these sets in this order: (split, instances, nodes).
@@ -87,7 +88,6 @@ def heuristics_v2(distance_matrix):
             The file cannot be read, or an instance has too many nodes for a matrix to travel between processes.
         """
         from ttc_esopt.problems.files.arrays import read_array
-        from ttc_esopt.problems.files.text import unit
         from ttc_esopt.problems.files.tsp import read_tsp
 
         if Path(path).suffix in (".npy", ".npz"):
@@ -111,7 +111,7 @@ def heuristics_v2(distance_matrix):
 
     def run(self, function: Callable[..., Any], instance: TspInstance) -> np.ndarray:
         """The ratings that a program makes: float64 array (n, n)."""
-        matrix = as_matrix(function(_ones_on_diagonal(instance)), len(instance))
+        matrix = as_matrix(function(ones_on_diagonal(instance)), len(instance))
         check_matrix(matrix, len(instance))
         return matrix
 
@@ -128,7 +128,7 @@ def heuristics_v2(distance_matrix):
 
         check_matrix(output, len(instance), _LARGEST)
         lengths = instance.metric()
-        tour = tsp_colony(_ones_on_diagonal(instance), output, lengths, stream_of(instance, seed))
+        tour = tsp_colony(ones_on_diagonal(instance), output, lengths, stream_of(instance, seed))
         if not np.array_equal(np.sort(tour), np.arange(len(instance))):
             raise Infeasible("the colony found no tour")
         return tour_length(lengths, tour), tour
@@ -143,9 +143,3 @@ def heuristics_v2(distance_matrix):
         """The nearest-neighbour tour from node 0."""
         lengths = instance.metric()
         return {"nearest_neighbour": tour_length(lengths, nearest_neighbour(lengths))}
-
-
-def _ones_on_diagonal(instance: TspInstance) -> np.ndarray:
-    matrix = instance.matrix()
-    np.fill_diagonal(matrix, 1.0)
-    return matrix

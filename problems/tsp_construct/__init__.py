@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
+from ttc_esopt.problems import tsp
 from ttc_esopt.problems.base import Infeasible, Problem, WrongShape, exact_index
 from ttc_esopt.problems.tsp import TspInstance, tsp_instance
 from ttc_esopt.problems.tsp_construct.heuristics import NEAREST_NEIGHBOUR, SEEDS
@@ -25,7 +26,6 @@ from ttc_esopt.solvers.tsp_construct import (
     length_bounds,
     nearest_first,
     tour_length,
-    tour_length_in,
 )  # fmt: skip
 
 # One random stream fills all sets in this order: (split, instances, nodes).
@@ -132,7 +132,7 @@ def select_next_node(current_node, destination_node, unvisited_nodes, distance_m
         if not is_tour(output):
             raise Infeasible("expected a tour from node 0 through every node once")
         if isinstance(instance, TspInstance):
-            return tour_length_in(instance.metric(), output)
+            return tsp.tour_length(instance.metric(), output)
         return tour_length(instance, output)
 
     def solution(self, instance: np.ndarray | TspInstance, output: np.ndarray) -> np.ndarray:

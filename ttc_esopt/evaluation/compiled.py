@@ -8,7 +8,6 @@ answer, an exception in compiled code) leads back to Python, for that instance a
 
 from __future__ import annotations
 
-import contextlib
 import operator
 import time
 from collections.abc import Callable, Sequence
@@ -21,10 +20,8 @@ from numba.core import event
 from numba.core.dispatcher import Dispatcher
 
 from ttc_esopt.evaluation.compilable import FILE, NotCompilable, prepare
-from ttc_esopt.evaluation.stand_ins import HELPERS
 from ttc_esopt.problems.base import Problem
 
-MODES = ("auto", "never", "always")
 COMPILING, COMPILED = b"~", b"."
 FEWEST = 3  # instances to be run in Python first: their answers are what compiled code is held against
 LEAST_SECONDS = 0.05  # of Python to be timed: a few milliseconds say little on a busy machine
@@ -93,29 +90,6 @@ def drive(
         outputs.append(problem.run(function, instances[index]))
         elapsed += clock() - began
     return outputs, info
-
-
-def warm(problem: Problem) -> None:
-    """Compile, before any program is known, what compiling most of them needs: numba's registries and the stand-ins.
-
-    Some seconds, once, in the process whose forks will call `drive` on large sets, and saved by each of them.
-    """
-    numbers, matrix, place = types.float64[::1], types.float64[:, ::1], types.int64
-    for name, kinds in (
-        ("exact_int", ((types.float64,), (place,))),
-        ("mean", ((numbers,),)),
-        ("mean_axis", ((matrix, place),)),
-        ("grid", ((matrix, types.int64[::1], types.int64[::1]),)),
-    ):
-        for arguments in kinds:
-            helper = HELPERS[f"__{name}"]
-            if isinstance(helper, Dispatcher):
-                helper.compile(arguments)
-    for code in problem.baselines.values():
-        with contextlib.suppress(Exception):  # a problem without a compiled loop
-            namespace, _ = prepare(code, problem.gives_numpy)
-            _compile_functions(namespace)
-            problem.compiled(problem.find(namespace))
 
 
 def _enough(mode: str, count: int, elapsed: float) -> bool:
