@@ -22,6 +22,8 @@ from ttc_esopt.problems.base import (
     SelfScored,
     WrongShape,
     closest,
+    describe,
+    own_code,
 )
 
 __all__ = [
@@ -37,6 +39,9 @@ _BUILT_IN = {
     "cvrp_aco": "ttc_esopt.problems.cvrp_aco:CvrpAco",
     "bpp_aco": "ttc_esopt.problems.bpp_aco:BppAco",
 }
+
+
+_NEEDED = ("name", "function", "splits", "counts")
 
 
 def names() -> list[str]:
@@ -64,7 +69,12 @@ def load(name: str, *, data: str | Path | None = None, **options: str) -> Proble
     try:
         problem = found()
     except Exception as error:  # the user's own code
-        raise ConfigurationError(f"{name} cannot be made: {type(error).__name__}: {error} (--problem).") from error
+        raise ConfigurationError(f"{name} cannot be made: {describe(error)} (--problem).") from error
+    missing = [attribute for attribute in _NEEDED if not hasattr(problem, attribute)]
+    if missing:
+        raise ConfigurationError(f"{name} lacks {', '.join(missing)} (--problem).")
+    if problem.splits.keys() - problem.counts.keys() or not all(problem.splits.values()):
+        raise ConfigurationError(f"{name}: expected a count and at least one size for every split (--problem).")
     if place.endswith(".py"):
         problem._spec = f"{Path(place).resolve()}:{class_name}"
     problem.configure(options, data)
@@ -73,7 +83,8 @@ def load(name: str, *, data: str | Path | None = None, **options: str) -> Proble
 
 def mean_references(problem: Problem, instances: Sequence[Any]) -> dict[str, float]:
     """Objectives (minimised) of classical methods, name -> mean over the instances."""
-    found = [problem.references(instance) for instance in instances]
+    with own_code(f"{problem.name}.references()"):
+        found = [problem.references(instance) for instance in instances]
     sign = -1.0 if problem.maximise else 1.0
     return {name: sign * fmean(one[name] for one in found) for name in (found[0] if found else {})}
 

@@ -7,18 +7,19 @@ program itself, `SelfScored` moves the whole evaluation into the child, which is
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import math
 import operator
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ttc_esopt.errors import ConfigurationError, DataError
+from ttc_esopt.errors import ConfigurationError, DataError, TtcEsoptError
 
 
 class Rejected(Exception):
@@ -227,6 +228,28 @@ class SelfScored(Problem):
         if not math.isfinite(output[0]):
             raise NonFinite(f"the score is {output[0]}")
         return float(output[0])
+
+
+@contextlib.contextmanager
+def own_code(what: str) -> Iterator[None]:
+    """Turn a fault of a user's own class into one line that names it; `what` is such as `job_shop.read() on x.txt`.
+
+    Raises
+    ------
+    ConfigurationError
+        The code inside raised anything that is no error of ours.
+    """
+    try:
+        yield
+    except (TtcEsoptError, Rejected):
+        raise
+    except Exception as error:
+        raise ConfigurationError(f"{what} failed: {describe(error)} (--problem).") from error
+
+
+def describe(error: Exception) -> str:
+    """Type and message, without a full stop."""
+    return f"{type(error).__name__}: {str(error).rstrip('.')}"
 
 
 def exact_index(value: object) -> int:

@@ -252,3 +252,19 @@ def select_next_node(current_node, destination_node, unvisited_nodes, distance_m
 """
     with Evaluator(PROBLEM, workers=1) as fresh:
         assert fresh.evaluate([code])[0].objective == pytest.approx(VALUE)
+
+
+FAULTY = {
+    "def instances(self, split, size): 1 / 0": r"instances\(\) or source\(\) failed: ZeroDivisionError",
+    "def per_process(self, instances): return None": r"per_process\(\) failed: TypeError",
+    "counts = {}": "expected a count and at least one size",
+    "splits = {'train': ()}": "expected a count and at least one size",
+}
+
+
+@pytest.mark.parametrize(("line", "message"), FAULTY.items())
+def test_a_fault_of_a_users_class_is_one_line_that_names_it(tmp_path, line, message):
+    (tmp_path / "toy.py").write_text(TOY + f"\n    {line}\n")
+    with pytest.raises(ConfigurationError, match=message) as raised:
+        Evaluator(load(f"{tmp_path}/toy.py:Toy"))
+    assert "\n" not in str(raised.value)

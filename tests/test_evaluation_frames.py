@@ -10,7 +10,7 @@ from ttc_esopt.evaluation.frames import BadFrame, Failure, clean, decode, encode
 
 def test_arrays_come_back_with_their_bits_types_and_shapes():
     arrays = [np.arange(6).reshape(2, 3), np.array([np.nan, -0.0, 1e300]), np.array(3), np.zeros((0, 4))]
-    back = decode(encode(arrays)).outputs
+    back = decode(b"".join(encode(arrays))).outputs
     assert [a.dtype for a in back] == [a.dtype for a in arrays]
     assert [a.shape for a in back] == [a.shape for a in arrays]
     assert [a.tobytes() for a in back] == [a.tobytes() for a in arrays]
@@ -19,7 +19,7 @@ def test_arrays_come_back_with_their_bits_types_and_shapes():
 
 def test_arrays_that_are_not_contiguous_come_back_as_seen():
     array = np.arange(12).reshape(3, 4).T[::2]
-    assert np.array_equal(decode(encode([array])).outputs[0], array)
+    assert np.array_equal(decode(b"".join(encode([array]))).outputs[0], array)
 
 
 @pytest.mark.parametrize("array", [np.array([None]), np.array(["x"]), np.array([1j]), np.array([1], dtype=np.int32)])
@@ -34,10 +34,10 @@ def test_a_failure_comes_back_on_one_clean_line():
 
 
 def test_single_instances_can_fail_and_compilation_is_told():
-    frame = decode(encode([np.array([1.0]), Failure("shape", "a\nb")], compile_seconds=1.5))
+    frame = decode(b"".join(encode([np.array([1.0]), Failure("shape", "a\nb")], compile_seconds=1.5)))
     assert frame.outputs[0] == 1.0 and frame.outputs[1] == Failure("shape", "a b")
     assert frame.failure is None and frame.compiled and frame.compile_seconds == 1.5
-    assert not decode(encode([])).compiled
+    assert not decode(b"".join(encode([]))).compiled
 
 
 @pytest.mark.parametrize(

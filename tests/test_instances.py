@@ -25,10 +25,15 @@ def test_options_reach_the_problem():
         problem_of(Settings(problem="bpp_aco", mode="ants"))
 
 
+OWN = """from ttc_esopt.problems import Problem
+class Own(Problem):
+    name, function = "own", "f"
+    splits, counts = {"train": (1,)}, {"train": 1}
+"""
+
+
 def test_an_own_problem_need_not_tell_protocols_apart(tmp_path):
-    (tmp_path / "own.py").write_text(
-        "from ttc_esopt.problems import Problem\nclass Own(Problem):\n    name = 'own'\n    options = {}\n"
-    )
+    (tmp_path / "own.py").write_text(OWN + "    options = {}\n")
     assert problem_of(Settings(problem=f"{tmp_path}/own.py:Own", protocol="corrected")).chosen == {}
 
 
@@ -57,15 +62,12 @@ def test_files_are_read_in_order_and_no_file_depends_on_the_others(tmp_path):
     ("body", "message"), [("1 / 0", "ZeroDivisionError"), ("return None", "TypeError"), ("return []", None)]
 )
 def test_the_reader_of_an_own_problem_may_fail(tmp_path, body, message):
-    (tmp_path / "own.py").write_text(
-        "from ttc_esopt.problems import Problem\n"
-        f"class Own(Problem):\n    name = 'own'\n    def read(self, path):\n        {body}\n"
-    )
+    (tmp_path / "own.py").write_text(OWN + f"    def read(self, path):\n        {body}\n")
     problem = load(f"{tmp_path}/own.py:Own")
     if message is None:
         assert read_files(problem, ["x"]) == []
         return
-    with pytest.raises(ConfigurationError, match=rf"own\.read\(\) failed on x: {message}"):
+    with pytest.raises(ConfigurationError, match=rf"own\.read\(\) on x failed: {message}"):
         read_files(problem, ["x"])
 
 

@@ -106,7 +106,7 @@ def test_models_list_shows_the_state(cache):
     assert "not installed" in CliRunner().invoke(app, ["models", "list"]).output
     fake_install()
     record = json.loads(CliRunner().invoke(app, ["models", "list", "--json"]).output)
-    assert record["state"] == "ok" and record["name"] == NAME and record["defaults"]== models.defaults(NAME)
+    assert record["state"] == "ok" and record["name"] == NAME and record["defaults"] == models.defaults(NAME)
 
 
 def test_models_pull_of_an_unknown_name_is_bad_usage(cache):

@@ -95,7 +95,7 @@ TRICKS = {
         trick("", "import ttc_esopt.problems.tsp_construct as m\nm.TspConstruct.run = lambda *a: np.array([0.0])"),
         "shape"),
     "patches the encoder": (
-        trick("", "import ttc_esopt.evaluation.child as c\nc.encode = lambda *a, **k: b'{\"objective\": 0}\\n'"),
+        trick("", "import ttc_esopt.evaluation.child as c\nc.encode = lambda *a, **k: [b'{\"objective\": 0}\\n']"),
         "forbidden"),
     "patches the encoder to send two frames": (
         trick("", "import ttc_esopt.evaluation.child as c\nold = c.encode\n"

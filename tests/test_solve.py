@@ -269,7 +269,7 @@ def test_a_plan_is_checked_and_corrected_and_writes_nothing(tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"problem": "cvrp_aco"}, "Expected a setting that fits .*: tsp_aco or tsp_construct, got cvrp_aco"),
+        ({"problem": "cvrp_aco"}, "Expected a problem that fits .*: tsp_aco or tsp_construct, got cvrp_aco"),
         ({"problem": "tsp_aoc"}, "Did you mean tsp_aco?"),
         ({"mode": "aco"}, "has no option mode"),
         ({"index": 2}, r"Expected an index from 1 to 1, got 2 \(--index\)"),

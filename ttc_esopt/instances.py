@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ttc_esopt import problems
-from ttc_esopt.errors import ConfigurationError, TtcEsoptError
+from ttc_esopt.errors import ConfigurationError
 from ttc_esopt.evaluation import PATIENCE, Evaluator
-from ttc_esopt.problems.base import Problem
+from ttc_esopt.problems.base import Problem, own_code
 from ttc_esopt.settings import Settings
 
 
@@ -36,14 +36,8 @@ def read_files(problem: Problem, files: Sequence[Path | str]) -> list[Any]:
     """
     found: list[Any] = []
     for file in files:
-        try:
+        with own_code(f"{problem.name}.read() on {file}"):
             found += problem.read(Path(file))
-        except TtcEsoptError:
-            raise
-        except Exception as error:  # the user's own code
-            raise ConfigurationError(
-                f"{problem.name}.read() failed on {file}: {type(error).__name__}: {error} (--problem)."
-            ) from error
     return found
 
 
@@ -110,11 +104,12 @@ def reported_size(problem: Problem, settings: Settings, split: str) -> int | Non
     """The size that a run reports on in a split: the search's own, or the split's first; None: no such set."""
     if settings.instances or split not in problem.splits:
         return None
-    size, sizes = problem.splits["train"][0], problem.splits[split]
+    size, sizes = next(iter(problem.splits.values()))[0], problem.splits[split]
     return size if size in sizes else sizes[0]
 
 
 def own_sets(problem: Problem, settings: Settings) -> list[str]:
     """The sets of a run that stand in for published ones that are not at hand, such as `test 50`."""
     sized = {split: reported_size(problem, settings, split) for split in ("train", "val", "test")}
-    return [f"{split} {n}" for split, n in sized.items() if n is not None and problem.source(split, n) == "own"]
+    with own_code(f"{problem.name}.source()"):
+        return [f"{split} {n}" for split, n in sized.items() if n is not None and problem.source(split, n) == "own"]

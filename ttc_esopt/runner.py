@@ -78,6 +78,9 @@ def settings_of(given: dict[str, Any]) -> Settings:
             given["model"] = str(found.resolve())
     settings = resolve(given, models.defaults(model))
     problem = problem_of(settings)
+    missing = [name for name in ("task", "template") if not hasattr(problem, name)]
+    if missing:
+        raise ConfigurationError(f"{settings.problem} lacks {', '.join(missing)}: no prompt can be made (--problem).")
     read_files(problem, split_files(settings.instances))
     plan = scaffolds.build(problem, settings).plan()
     if settings.arm != "frozen" and not any(call.es for call in plan):

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from ttc_esopt import problems, strong_solvers
-from ttc_esopt.errors import ConfigurationError, DataError, TtcEsoptError
+from ttc_esopt.errors import ConfigurationError, DataError
 from ttc_esopt.instances import evaluator, joined, problem_of, read_files, split_files
 from ttc_esopt.jsonlines import write_atomically
 from ttc_esopt.problems import files
+from ttc_esopt.problems.base import own_code
 from ttc_esopt.problems.files import solutions
 from ttc_esopt.runfolder import RunFolder
 from ttc_esopt.runner import Result, settings_of, work
@@ -65,23 +66,23 @@ KINDS = {
     "tsp": Kind(
         "length", ".tour", ("tsp_aco", "tsp_construct"), lambda path: [files.read_tsp(path)],
         solutions.check_tsp, solutions.write_tour, lambda r: bounds.held_karp(r.distances), "Held-Karp 1-tree bound",
-        lambda r, seconds, seed: strong_solvers.tsp(r, seconds, seed),
+        strong_solvers.tsp,
     ),
     "vrp": Kind(
         "cost", ".sol", ("cvrp_aco",), lambda path: [files.read_vrp(path)],
         solutions.check_cvrp, solutions.write_routes,
         lambda r: bounds.cvrp_weak(r.distances, r.demands, r.capacity), "a weak bound",
-        lambda r, seconds, seed: strong_solvers.cvrp(r, seconds, seed),
+        strong_solvers.cvrp,
     ),
     "bpp": Kind(
         "bins", ".sol", ("bpp_aco",), files.read_bpp,
         solutions.check_bpp, solutions.write_bins, lambda r: bounds.martello_toth_l2(r.sizes, r.capacity), "L2 bound",
-        lambda r, seconds, seed: strong_solvers.bpp(r, seconds, seed),
+        strong_solvers.bpp,
     ),
     "kp": Kind(
         "value", ".sol", ("kp_construct",), files.read_kp,
         solutions.check_kp, solutions.write_items, lambda r: bounds.dantzig(r.weights, r.values, r.capacity),
-        "LP bound", lambda r, seconds, seed: strong_solvers.kp(r, seconds, seed), maximise=True,
+        "LP bound", strong_solvers.kp, maximise=True,
     ),
 }  # fmt: skip
 
@@ -179,8 +180,8 @@ def folder_for(file: Path | str, index: int | None = None) -> Path:
     return Path(f"{stem}-solve" if index is None else f"{stem}-{index}-solve")
 
 
-def setting_for(kind: Kind, record: Any) -> str:
-    """The setting that fits a file."""
+def problem_for(kind: Kind, record: Any) -> str:
+    """The problem that fits a file."""
     large = kind is KINDS["tsp"] and len(record.distances) > _LARGEST_FOR_ANTS
     return kind.problems[1 if large else 0]
 
@@ -226,9 +227,9 @@ def _task(file: Path | str, index: int | None) -> _Task:
 def _checked(task: _Task, source: Path, given: dict[str, Any]) -> Settings:
     """Settings of a search on the file `source`; raises ConfigurationError unless its problem gives solutions."""
     fitting = task.kind.problems
-    chosen = given.get("problem") or setting_for(task.kind, task.record)
+    chosen = given.get("problem") or problem_for(task.kind, task.record)
     if chosen in problems.names() and chosen not in fitting:
-        raise ConfigurationError(f"Expected a setting that fits {task.path}: {' or '.join(fitting)}, got {chosen}.")
+        raise ConfigurationError(f"Expected a problem that fits {task.path}: {' or '.join(fitting)}, got {chosen}.")
     settings = settings_of({**given, "problem": chosen, "instances": joined([source]), "protocol": "corrected"})
     problem = problem_of(settings)
     if not callable(getattr(problem, "solution", None)):
@@ -264,15 +265,8 @@ def _search(task: _Task, folder: Path, report: bool, say: Say, given: dict[str, 
 def _solution(folder: RunFolder) -> Any:
     """What the best heuristic of a run gives, run once more in plain Python."""
     problem = problem_of(folder.settings)
-    with evaluator(problem, folder.settings, compile="never") as plain:
-        try:
-            return plain.solutions((folder.path / "best.py").read_text(encoding="utf-8"))[0]
-        except TtcEsoptError:
-            raise
-        except Exception as error:  # the user's own code
-            raise ConfigurationError(
-                f"{problem.name}.solution() failed: {type(error).__name__}: {error} (--problem)."
-            ) from error
+    with evaluator(problem, folder.settings, compile="never") as plain, own_code(f"{problem.name}.solution()"):
+        return plain.solutions((folder.path / "best.py").read_text(encoding="utf-8"))[0]
 
 
 def _text(path: Path) -> str:
@@ -321,5 +315,5 @@ def _classical(kind: Kind, run: Result, value: float) -> list[Gap]:
 
 def _gap(kind: Kind, value: float, name: str, other: float) -> Gap:
     sign = -1.0 if kind.maximise else 1.0
-    percent = sign * 100 * (value - other) / abs(other) if other else None
-    return Gap(name, other, percent or (None if percent is None else 0.0))  # no minus before a zero
+    percent = sign * 100 * (value - other) / abs(other) + 0.0 if other else None  # the sum takes a minus from a zero
+    return Gap(name, other, percent)

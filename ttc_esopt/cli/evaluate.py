@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _HELP = """Evaluate heuristics: programs in files, or a run folder (its best.py).
 
 Each program runs in a sandboxed process of its own; an invalid one is reported, not an error. Exit status 0 when the
-evaluation ran, 2 for bad usage.
+evaluation ran, 1 for a file that cannot be read, 2 for bad usage.
 
 \b
 Examples:
@@ -110,11 +110,13 @@ def register(app: typer.Typer) -> None:
             raise ConfigurationError(f"Expected --problem NAME; there are: {', '.join(problems.names())}.")
         if not codes_from and not baselines:
             raise ConfigurationError("Expected at least one program file or run folder, or --baselines.")
-        given = {"protocol": protocol or of_run.get("protocol"), "mode": mode or of_run.get("mode")}
+        own = of_run if problem is None else {}  # a run's options are for the run's problem
         say_when_compiling(lambda line: print(line, file=sys.stderr))
-        chosen = problems.load(
-            name, data=data or of_run.get("data") or None, **{key: value for key, value in given.items() if value}
-        )
+        folder = data or own.get("data") or None
+        chosen = problems.load(name, data=folder)
+        given = {"protocol": protocol, "mode": mode}
+        given |= {key: own.get(key) for key, value in given.items() if not value and key in chosen.options}
+        chosen.configure({key: value for key, value in given.items() if value}, folder)
         if seed is None:
             seed = of_run.get("seed", 0)
         if not isinstance(seed, int) or not 0 <= seed < 1 << 64:

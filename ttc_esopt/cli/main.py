@@ -1,7 +1,7 @@
 """The `ttc-esopt` command: one typer application, one module per group of commands.
 
 Only light modules are imported here (no torch, no numba), so that `--help`, `parse` and usage errors answer at once.
-Exit codes: 0 done, 1 the run failed, 2 bad usage (DESIGN: command line).
+Exit codes: 0 done, 1 the run failed, 2 bad usage.
 """
 
 from __future__ import annotations

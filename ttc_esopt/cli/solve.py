@@ -12,7 +12,7 @@ from ttc_esopt.cli.run import show
 
 HELP = """Search a heuristic for one instance, and solve the instance with it.
 
-FILE is a TSPLIB .tsp, a CVRPLIB .vrp, a bin-packing file (BPPLIB, Falkenauer) or a knapsack file. The setting that fits
+FILE is a TSPLIB .tsp, a CVRPLIB .vrp, a bin-packing file (BPPLIB, Falkenauer) or a knapsack file. The problem that fits
 is chosen (--problem overrides). The solution is checked against the file, saved in its community's format, and compared
 with the best-known value, a bound, and a strong solver where its package is installed (pip install
 'ttc-esopt[solvers]'). A search that was stopped goes on when the command is given again.

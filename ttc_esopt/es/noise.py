@@ -89,7 +89,6 @@ def tensor_key(seed: int, name: str) -> int:
     return mix(int(seed) ^ name_hash(name))
 
 
-
 def _kernels():
     """The numba kernels, imported at first use: parsing options and replies must not wait for numba."""
     from ttc_esopt.es import kernels

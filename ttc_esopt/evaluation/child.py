@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from ttc_esopt.evaluation.compilable import FILE
 from ttc_esopt.evaluation.compiled import drive
 from ttc_esopt.evaluation.frames import Failure, encode, encode_failure
 from ttc_esopt.problems.base import Problem, Rejected
 
-FILE = "<heuristic>"
 _OUT_OF_MEMORY = encode_failure("memory", "MemoryError: the memory limit was reached")  # made while there is memory
 
 
@@ -69,23 +69,23 @@ class Task:
     announce: Callable[[bytes], None] = lambda _: None
 
 
-def answer(problem: Problem, task: Task, code: str) -> bytes:
-    """Execute a program and drive it over the instances; returns the frame to send, whatever happens."""
+def answer(problem: Problem, task: Task, code: str) -> list[bytes | memoryview]:
+    """Execute a program and drive it over the instances; returns the frame to send, in pieces, whatever happens."""
     warnings.simplefilter("ignore")
     try:
         return _answer(problem, task, code)
     except MemoryError:  # of the program, or while its error was being described
-        return _OUT_OF_MEMORY
+        return [_OUT_OF_MEMORY]
 
 
-def _answer(problem: Problem, task: Task, code: str) -> bytes:
+def _answer(problem: Problem, task: Task, code: str) -> list[bytes | memoryview]:
     try:
         return _outputs(problem, task, code)
     except MemoryError:
         raise
     except BaseException as error:
         failure = _failure_of(error)
-        return encode_failure(failure.word, failure.detail)
+        return [encode_failure(failure.word, failure.detail)]
 
 
 class _Failed(Exception):
@@ -104,7 +104,7 @@ def _failure_of(error: BaseException) -> Failure:
     return Failure("crash", _describe(error))  # SystemExit, KeyboardInterrupt: the program wanted to end
 
 
-def _outputs(problem: Problem, task: Task, code: str) -> bytes:
+def _outputs(problem: Problem, task: Task, code: str) -> list[bytes | memoryview]:
     seed_again = seed_everything  # a second reference: the program may rebind what it finds in the modules
     seed_again(code, -1, task.seed)
     function = _function(problem, code)
@@ -166,7 +166,7 @@ def _describe(error: BaseException) -> str:
     return f"{text} (line {line})" if line is not None else text
 
 
-def send(descriptor: int, data: bytes) -> None:
+def send(descriptor: int, data: bytes | memoryview) -> None:
     """Write all of `data`."""
     view = memoryview(data)
     while view:

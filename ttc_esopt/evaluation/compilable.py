@@ -14,7 +14,7 @@ from typing import Any
 
 from ttc_esopt.evaluation.stand_ins import HELPERS, MODULES, NUMPY
 
-FILE = "<heuristic>"
+FILE = "<heuristic>"  # what programs are called in tracebacks
 _BUILTINS = frozenset({
     "abs", "all", "any", "bool", "enumerate", "float", "int", "len", "list", "max", "min", "range", "reversed",
     "sorted", "sum", "tuple", "zip",

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from ttc_esopt.errors import ConfigurationError, EvaluationError, TtcEsoptError
+from ttc_esopt.errors import ConfigurationError, EvaluationError
 from ttc_esopt.evaluation.frames import BadFrame, Failure, clean, decode
 from ttc_esopt.evaluation.outcome import Outcome
 from ttc_esopt.evaluation.process import Process
 from ttc_esopt.evaluation.sandbox import KERNEL_LAYERS
-from ttc_esopt.problems.base import Problem, Rejected, Score, SelfScored
+from ttc_esopt.problems.base import Problem, Rejected, Score, SelfScored, own_code
 
 COMPILE = ("auto", "never", "always")
 SANDBOX = ("auto", "required")
@@ -85,8 +85,9 @@ class Evaluator:
         self.problem = problem
         if instances is None:
             self.split, self.size = problem.resolve(split, size)
-            instances = problem.instances(self.split, self.size)
-            self.source = problem.source(self.split, self.size)
+            with own_code(f"{problem.name}.instances() or source()"):
+                instances = problem.instances(self.split, self.size)
+                self.source = problem.source(self.split, self.size)
         else:
             self.split, self.size, self.source = FILES, size, FILES
         self.instances = list(instances)
@@ -118,7 +119,8 @@ class Evaluator:
             "memory_mb": memory_mb,
             "layers": tuple(layers),
         }
-        step = max(1, problem.per_process(self.instances))
+        with own_code(f"{problem.name}.per_process()"):
+            step = max(1, problem.per_process(self.instances))
         count = len(self.instances)
         self._shares = [(first, min(first + step, count)) for first in range(0, count, step)]
         self._bounds: dict[int, tuple[float, float]] = {}
@@ -195,19 +197,6 @@ class Evaluator:
             self._known.popitem(last=False)
         return [found[code] for code in codes]
 
-    def close(self) -> None:
-        """End all processes; the evaluator cannot be used again."""
-        self._closed = True
-        self._stop()
-
-    def _stop(self) -> None:
-        with self._lock:
-            self._stopping = True
-            processes, self._all = self._all, set()
-            self._idle = []
-        for process in processes:
-            process.close()
-
     def solutions(self, code: str) -> list[Any]:
         """What the answers of a valid program amount to: tours, routes, bins, items; one per instance.
 
@@ -227,9 +216,21 @@ class Evaluator:
                 score = self._score(part, index, output)
                 if isinstance(score, Failure):
                     raise EvaluationError(f"The program gives no solution: {score.word}: {score.detail}")
-                more = (self.seed,) if self.problem.seeded else ()
-                found.append(self.problem.solution(self.instances[index], output, *more))
+                found.append(self.problem.solution(self.instances[index], output, *self._seed()))
         return found
+
+    def close(self) -> None:
+        """End all processes; the evaluator cannot be used again."""
+        self._closed = True
+        self._stop()
+
+    def _stop(self) -> None:
+        with self._lock:
+            self._stopping = True
+            processes, self._all = self._all, set()
+            self._idle = []
+        for process in processes:
+            process.close()
 
     def _part(self, code: str, first: int, last: int) -> _Part:
         """One program on one share of the instances."""
@@ -323,8 +324,7 @@ class Evaluator:
     def _score(self, part: _Part, index: int, output: np.ndarray) -> Score | Failure:
         instance = self.instances[index]
         try:
-            more = (self.seed,) if self.problem.seeded else ()
-            score = self.problem.score(instance, output, *more)
+            score = self.problem.score(instance, output, *self._seed())
             score = Score(*map(float, score)) if isinstance(score, Score) else Score(float(score), float(score))
         except Rejected as rejected:
             return Failure(rejected.failure, clean(str(rejected)))
@@ -342,15 +342,14 @@ class Evaluator:
             )
         return score
 
+    def _seed(self) -> tuple[int, ...]:
+        """What score() and solution() take besides instance and output."""
+        return (self.seed,) if self.problem.seeded else ()
+
     def _bounds_of(self, index: int) -> tuple[float, float]:
         if index not in self._bounds:
-            try:
+            with own_code(f"{self.problem.name}.bounds()"):
                 low, high = map(float, self.problem.bounds(self.instances[index]))
-            except TtcEsoptError:
-                raise
-            except Exception as error:  # the user's own code
-                what = f"{type(error).__name__}: {str(error).rstrip('.')}"
-                raise ConfigurationError(f"{self.problem.name}.bounds() failed: {what} (--problem).") from error
             if isinstance(self.problem, SelfScored) and not (math.isfinite(low) and math.isfinite(high)):
                 raise ConfigurationError(
                     f"Expected finite bounds of a score that the program's own process reports, got {low} to {high} "

@@ -17,6 +17,7 @@ import numpy as np
 LARGEST = 64 << 20  # bytes of one frame
 _LONGEST_HEADER = 1 << 20
 _LONGEST_DETAIL = 500  # characters
+_ALIGNED = 64  # bytes
 _DTYPES = {"int64": np.dtype("<i8"), "float64": np.dtype("<f8")}
 # The failures that a child itself reports; all others are seen from outside.
 REPORTED = frozenset({"syntax", "name", "exception", "memory", "crash", "infeasible", "nonfinite", "shape"})
@@ -64,8 +65,13 @@ def encode_failure(failure: str, detail: str) -> bytes:
     return json.dumps({"failure": failure, "detail": clean(detail)}).encode() + b"\n"
 
 
-def encode(outputs: Sequence[np.ndarray | Failure], *, compile_seconds: float | None = None) -> bytes:
-    """A frame of outputs; `compile_seconds` is None where the program ran in plain Python.
+def encode(
+    outputs: Sequence[np.ndarray | Failure], *, compile_seconds: float | None = None
+) -> list[bytes | memoryview]:
+    """A frame of outputs, in pieces that are to be sent one after another (outputs can be large: none is copied).
+
+    `compile_seconds` is None where the program ran in plain Python. The header is filled up with blanks, so that the
+    numbers after it lie as a processor wants them.
 
     Raises
     ------
@@ -80,13 +86,14 @@ def encode(outputs: Sequence[np.ndarray | Failure], *, compile_seconds: float | 
         if output.dtype.name not in _DTYPES:
             raise ValueError(f"expected int64 or float64, got {output.dtype}")
         entries.append([output.dtype.name, list(output.shape)])
-        body.append(output.astype(_DTYPES[output.dtype.name], copy=False).tobytes())
-    header = {"outputs": entries, "compile_seconds": compile_seconds}
-    return b"".join([json.dumps(header).encode(), b"\n", *body])
+        array = np.ascontiguousarray(output, dtype=_DTYPES[output.dtype.name])
+        body.append(memoryview(array.reshape(-1).view(np.uint8)))
+    header = json.dumps({"outputs": entries, "compile_seconds": compile_seconds}).encode()
+    return [header + b" " * (-(len(header) + 1) % _ALIGNED) + b"\n", *body]
 
 
-def decode(data: bytes) -> Frame:
-    """Read a frame.
+def decode(data: bytes | bytearray) -> Frame:
+    """Read a frame; the arrays of a bytearray share its memory.
 
     Raises
     ------
@@ -122,7 +129,9 @@ def decode(data: bytes) -> Frame:
         # numpy multiplies the lengths up even where one of them is zero
         if size > len(body) or math.prod(max(1, length) for length in shape) > LARGEST:
             raise BadFrame("less data than announced")
-        outputs.append(np.frombuffer(body[:size], dtype).reshape(shape).copy())  # aligned and writable
+        array = np.frombuffer(body[:size], dtype).reshape(shape)
+        # A sender of ours sends it aligned, but compiled code must never get another.
+        outputs.append(array if array.flags.aligned and array.flags.writeable else array.copy())
         body = body[size:]
     if len(body):
         raise BadFrame("more data than announced")

@@ -87,10 +87,13 @@ class Process:
             self._send(json.dumps(asked).encode() + b"\n" + program)
             deadline = time.monotonic() + timeout + _GRACE_SECONDS
             verdict = json.loads(self._line(deadline))
-            while len(self._buffer) < verdict["bytes"]:
-                self._receive(deadline)
-            frame = bytes(self._buffer)
+            frame = bytearray(verdict["bytes"])
+            there = len(self._buffer)
+            frame[:there] = self._buffer
             self._buffer.clear()
+            rest = memoryview(frame)[there:]
+            while rest:
+                rest = rest[self._receive(rest, deadline) :]
         return verdict, frame
 
     def close(self) -> None:
@@ -116,26 +119,28 @@ class Process:
             raise EvaluationError(self._last_words()) from None
 
     def _line(self, deadline: float) -> bytes:
+        chunk = bytearray(1 << 12)
         while b"\n" not in self._buffer:
-            self._receive(deadline)
+            self._buffer += memoryview(chunk)[: self._receive(chunk, deadline)]
         end = self._buffer.index(b"\n") + 1
         line = bytes(self._buffer[:end])
         del self._buffer[:end]
         return line
 
-    def _receive(self, deadline: float) -> None:
+    def _receive(self, into: bytearray | memoryview, deadline: float) -> int:
+        """Wait for bytes of the process and read what there is into a buffer; returns how many."""
         try:
             descriptor = self.popen.stdout.fileno()
             poll = select.poll()
             poll.register(descriptor, select.POLLIN)
             if not poll.poll(1000 * max(0.0, deadline - time.monotonic())):
                 raise EvaluationError("The evaluation process does not answer.")
-            data = os.read(descriptor, 1 << 20)
+            size = os.readv(descriptor, [into])
         except (OSError, ValueError):
-            data = b""
-        if not data:
+            size = 0
+        if not size:
             raise EvaluationError(self._last_words())
-        self._buffer += data
+        return size
 
     def _last_words(self) -> str:
         try:

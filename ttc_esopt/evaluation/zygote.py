@@ -35,6 +35,7 @@ from ttc_esopt.problems import Problem, load
 
 _MOST_OUTPUT = 1 << 20  # bytes a candidate may print
 _SCRATCH, _FILES = 64 << 20, 1000  # bytes and files that a candidate may leave in its scratch folder
+_LOOK_SECONDS = 0.02  # between two looks at what a running candidate has made of its folder and threads
 _THREADS = 100  # that a candidate may have at a time
 _READY = b"+"  # first byte of a child's stream: the sandbox stands, the program starts now
 _COMPILER_SHARE = 0.5  # of the time that is left, for a compiler that does not look at its own deadline
@@ -102,11 +103,12 @@ class Zygote:
         self.read = landlock.readable()
         if "seccomp" in self.layers:  # built once here, then shared by all children
             seccomp.program(0, allow_writing="landlock" in self.layers)
+        self.chunk = bytearray(1 << 20)
         sandbox.adopt_orphans()
 
     def evaluate(
         self, code: str, first: int, last: int, timeout: float, compile: str
-    ) -> tuple[dict[str, Any], bytes]:
+    ) -> tuple[dict[str, Any], bytes | bytearray]:
         """Run one program over some of the instances in a child; returns the verdict from outside and the frame."""
         # The clock on the wall decides; processor time (of all threads) only matters should this process hang.
         cpu = math.ceil(timeout) * (os.cpu_count() or 1) + 10
@@ -135,7 +137,7 @@ class Zygote:
         status, memory = usage
         self._judge(watched, status, memory, limits)
         verdict = {"cause": watched.cause, "detail": watched.detail, "seconds": round(seconds, 6)}
-        return verdict, bytes(watched.frame) if watched.cause is None else b""
+        return verdict, watched.frame if watched.cause is None else b""
 
     def _be_the_child(
         self, zygote: int, code: str, task: child.Task, limits: sandbox.Limits, result: int, output: int
@@ -160,7 +162,8 @@ class Zygote:
                 child.send(3, f"the sandbox cannot be set up: {error}".encode())
                 os._exit(1)
             child.send(3, _READY)
-            child.send(3, child.answer(self.problem, task, code))
+            for piece in child.answer(self.problem, task, code):
+                child.send(3, piece)
             status = 0
         finally:
             os._exit(status)
@@ -181,6 +184,7 @@ class Zygote:
         else:
             poll.register(handle, select.POLLIN)
         compiled_by = math.inf
+        looked = 0.0
         try:
             while watched.cause is None:
                 left = start + timeout - time.monotonic()
@@ -190,12 +194,15 @@ class Zygote:
                 if left <= 0:
                     watched.cause, watched.detail = "timeout", f"still running after {timeout:g} s"
                     return
-                if self._scratch_is_full():
-                    watched.cause, watched.detail = "output", f"wrote more than {_SCRATCH >> 20} MiB or {_FILES} files"
-                    return
-                if _threads(watched.pid) > _THREADS:
-                    watched.cause, watched.detail = "forbidden", f"started more than {_THREADS} threads"
-                    return
+                if time.monotonic() - looked > _LOOK_SECONDS:
+                    looked = time.monotonic()
+                    if self._scratch_is_full():
+                        watched.cause = "output"
+                        watched.detail = f"wrote more than {_SCRATCH >> 20} MiB or {_FILES} files"
+                        return
+                    if _threads(watched.pid) > _THREADS:
+                        watched.cause, watched.detail = "forbidden", f"started more than {_THREADS} threads"
+                        return
                 longest = 0.2 if handle >= 0 else 0.005
                 ready = {descriptor for descriptor, _ in poll.poll(1000 * min(left, longest) + 1)}
                 if self.control.fileno() in ready or _is_gone(self.config):
@@ -228,17 +235,17 @@ class Zygote:
         """Read what is there; False at the end of the stream. Too much of it is a cause to end the child."""
         while watched.cause is None:
             try:
-                data = os.read(descriptor, 1 << 20)
+                size = os.readv(descriptor, [self.chunk])
             except BlockingIOError:
                 return True
-            if not data:
+            if not size:
                 return False
             if descriptor == watched.output:
-                watched.printed += len(data)
+                watched.printed += size
                 if watched.printed > _MOST_OUTPUT:
                     watched.cause, watched.detail = "output", f"printed more than {_MOST_OUTPUT >> 20} MiB"
             else:
-                watched.frame += data
+                watched.frame += memoryview(self.chunk)[:size]
                 if len(watched.frame) > LARGEST:
                     watched.cause, watched.detail = "output", f"returned more than {LARGEST >> 20} MiB"
         return True
@@ -367,8 +374,9 @@ def serve(control: BinaryIO, out: BinaryIO) -> None:
             asked = json.loads(line)
             code = control.read(asked.pop("bytes")).decode("utf-8", "surrogatepass")
             verdict, frame = zygote.evaluate(code, **asked)
-            out.write(json.dumps({**verdict, "bytes": len(frame)}).encode() + b"\n" + frame)
+            out.write(json.dumps({**verdict, "bytes": len(frame)}).encode() + b"\n")
             out.flush()
+            child.send(out.fileno(), memoryview(frame))
     except (ParentGone, BrokenPipeError):
         pass
     finally:
