@@ -102,7 +102,7 @@ def test_dry_run_names_the_folder(tmp_path, call):
         (("broken.tsp",), 1, "broken.tsp, line "),
         (("u.txt",), 2, "holds 2 instances: choose one (--index 1 to 2)"),
         (("u.txt", "--index", 3), 2, "Expected an index from 1 to 2, got 3 (--index)"),
-        (("gr17.tsp", "--problem", "bpp_aco"), 2, "Expected a setting that fits gr17.tsp: tsp_aco or tsp_construct"),
+        (("gr17.tsp", "--problem", "bpp_aco"), 2, "Expected a problem that fits gr17.tsp: tsp_aco or tsp_construct"),
         (("gr17.tsp", "--problem", "own.py:Own"), 2, "own.py (--problem FILE.py:CLASS)"),
         (("gr17.tsp", "--best-known", "nan"), 2, "(--best-known)"),
         (("gr17.tsp", "--strong-seconds", "-1"), 2, "(--strong-seconds)"),

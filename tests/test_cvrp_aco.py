@@ -95,7 +95,8 @@ def test_programs_of_four_and_of_two_arguments_see_what_the_protocol_promises():
 
 def test_a_rating_below_zero_counts_as_zero_and_infinity_is_refused():
     matrix = np.eye(51)
-    least = PROBLEM.run(lambda a, b, c, d: np.log(matrix), TRAIN[0])
+    with np.errstate(divide="ignore"):
+        least = PROBLEM.run(lambda a, b, c, d: np.log(matrix), TRAIN[0])
     assert not least.any()
     with pytest.raises(NonFinite):
         PROBLEM.run(lambda a, b, c, d: -np.log(matrix), TRAIN[0])
