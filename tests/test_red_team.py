@@ -437,3 +437,26 @@ def test_a_score_of_the_programs_own_must_be_possible(tmp_path_factory, code, wo
     with Evaluator(problems.load(f"{file}:Own"), workers=1, timeout=4) as evaluator:
         outcome = evaluator.evaluate([code])[0]
     assert (outcome.failure, outcome.alarm) == (word, alarm), outcome
+
+
+@pytest.mark.parametrize(
+    ("said", "then", "word"),
+    [
+        ("~", "while True: pass", "forbidden"),
+        ("~", "os._exit(0)", "forbidden"),
+        ("~", "os.abort()", "forbidden"),
+        ("~~", "", "forbidden"),
+        (".", "", "forbidden"),
+        ("~.", "while True: pass", "timeout"),
+        ("~.", "", "valid"),
+    ],
+)
+def test_a_program_that_pretends_to_be_compiled_gains_nothing(said, then, word):
+    problem = problems.load("kp_construct")
+    honest = problem.baselines["best_ratio"]
+    code = f"import os\nos.write(3, {said.encode()!r})\n{then}\n{honest}"
+    with Evaluator(problem, workers=1, timeout=2) as evaluator:
+        outcome = evaluator.evaluate([code])[0]
+        assert (outcome.failure or "valid") == word, outcome
+        if outcome.valid:
+            assert outcome.objective == evaluator.evaluate([honest])[0].objective

@@ -247,10 +247,12 @@ class Evaluator:
         """Have a program run in a process; the verdict from outside and the frame."""
         timeout = self.timeout * (last - first) / len(self.instances)
         verdict, frame = self._try(code, first, last, timeout, self.compile)
-        if verdict["cause"] == "compiler":  # which proves nothing about the program: Python decides
+        if verdict["cause"] == "compiler" and self.compile != "never":  # no fault of the program: Python decides
             lost = verdict["seconds"]
             verdict, frame = self._try(code, first, last, timeout, "never")
             verdict["seconds"] += lost
+        if verdict["cause"] == "compiler":
+            verdict |= {"cause": "forbidden", "detail": "pretended to be in the compiler"}
         return verdict, frame
 
     def _try(self, code: str, first: int, last: int, timeout: float, compile: str) -> tuple[dict[str, Any], bytes]:
