@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from ttc_esopt.errors import ConfigurationError
+from ttc_esopt.problems import hosts
 from ttc_esopt.problems.base import (
     Infeasible,
     NonFinite,
@@ -49,17 +50,25 @@ def names() -> list[str]:
     return list(_BUILT_IN)
 
 
-def load(name: str, *, data: str | Path | None = None, **options: str) -> Problem:
-    """The problem of that name, or of a class named as FILE.py:CLASS or MODULE:CLASS.
+def load(name: str, *, data: str | Path | None = None, problem_args: str = "", **options: str) -> Problem:
+    """The problem of that name, of a class named as FILE.py:CLASS or MODULE:CLASS, or of a problem folder of ReEvo.
 
-    `options` are those of `Problem.options` (protocol, mode), `data` a folder of published instance sets.
+    `options` are those of `Problem.options` (protocol, mode), `data` a folder of published instance sets. The class may
+    be one of another framework (see `ttc_esopt.problems.hosts`), made with `problem_args`, such as "timeout=60".
 
     Raises
     ------
     ConfigurationError
         There is no such problem, file, class, option or folder, or the class is no `Problem`.
     """
+    if name not in _BUILT_IN and hosts.is_host(name) and (found := hosts.open_host(name, problem_args)):
+        found.configure(options, data)
+        return found
+    if problem_args:
+        raise ConfigurationError(f"{name} is no problem of another framework and takes no arguments (--problem-arg).")
     place, colon, class_name = _BUILT_IN.get(name, name).rpartition(":")
+    if not colon and name.endswith(".py"):
+        raise ConfigurationError(f"Expected FILE.py:CLASS, got {name} without a class (--problem).")
     if not colon:
         known = ", ".join(names())
         raise ConfigurationError(f"Unknown problem {name!r} (--problem).{closest(name, names())} There are: {known}.")

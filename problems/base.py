@@ -75,6 +75,9 @@ class Problem:
     counts : split -> number of instances
     seeds, baselines : programs to start from, programs to compare with (name -> code)
     gives_numpy : whether programs find `np` without importing it
+    kind : what the model writes: a `function`, several (`functions`, of which `function` is called), or a `class`
+    opening : how a started reply begins, if not with `imports` and the signature
+    reads : folders, beside Python's own, that the programs' process must see
     seeded : whether `score` and `solution` take a third argument, the seed of the random numbers that they draw
     options : option -> allowed values, the first one is the default (`--protocol`, `--mode`)
     chosen : the values of the options, set by `configure`
@@ -93,6 +96,9 @@ class Problem:
     seeds: ClassVar[tuple[Seed, ...]] = ()
     baselines: ClassVar[dict[str, str]] = {}
     gives_numpy: ClassVar[bool] = False
+    kind: ClassVar[str] = "function"
+    opening: ClassVar[str] = ""
+    reads: tuple[str, ...] = ()
     seeded: ClassVar[bool] = False
     options: ClassVar[dict[str, tuple[str, ...]]] = {"protocol": ("published", "corrected")}
     chosen: dict[str, str] = {}
@@ -170,6 +176,10 @@ class Problem:
         """
         raise DataError(f"{path}: problem {self.name} reads no instance files.")
 
+    def prepare(self, code: str) -> tuple[str, dict[str, Any]]:
+        """The text to execute for a program, and the names that it finds there (in the child)."""
+        return code, {"np": np} if self.gives_numpy else {}
+
     def find(self, namespace: dict[str, Any]) -> Any:
         """What a program defined under the function's name or another accepted one; None if nothing."""
         return namespace.get(self.function)
@@ -206,8 +216,11 @@ class SelfScored(Problem):
     """A problem whose score function runs the program itself, as the problems of other frameworks do.
 
     The whole evaluation happens in the sandboxed child and only a number leaves it. That number is what the program's
-    own process says, so a hostile program can forge it: `bounds` are all that stands against that, and must be finite.
+    own process says, so a hostile program can forge it: `bounds` are all that stands against that, and must be finite
+    (`bounded`; problems of other frameworks state none).
     """
+
+    bounded: ClassVar[bool] = True
 
     def evaluate(self, function: Callable[..., Any], instance: Any) -> float:
         """Score of a program on one instance."""

@@ -83,4 +83,5 @@ class EoH:
 
     def parse(self, reply: str, prefill: str, truncated: bool) -> Parsed:
         """Our own parser."""
-        return parse_reply(reply, self.problem.function, prefill=prefill, truncated=truncated)
+        kind = "class" if self.problem.kind == "class" else "function"
+        return parse_reply(reply, self.problem.function, kind=kind, prefill=prefill, truncated=truncated)

@@ -29,6 +29,14 @@ SHORT_INSTRUCTIONS = {
 }
 
 
+# What the instructions and the format call what is to be written.
+_WORDS = {
+    "function": ("function", "functions", "this function"),
+    "functions": ("function", "functions", "these functions"),
+    "class": ("class", "classes", "this class"),
+}
+
+
 def signature(problem: Problem) -> str:
     """The `def` line of the problem's template, as it stands there (up to the colon that opens the body)."""
     start = problem.template.index(f"def {problem.function}")
@@ -55,14 +63,16 @@ def build_prompt(problem: Problem, operator: str, parents: Sequence[Individual],
     """The user message for one request of `operator` (i1, e1, e2, m1, m2)."""
     task = problem.task.strip()
     template = code_block(problem.template)
+    words = _WORDS[problem.kind]
     if prefill:
         shown = [code_block(parent.code) for parent in parents] or [template]
-        return "\n".join([f"{task}\n\n{SHORT_INSTRUCTIONS[operator]} Answer with the code only.", *shown])
+        short = SHORT_INSTRUCTIONS[operator].replace("functions", words[1]).replace("function", words[0])
+        return "\n".join([f"{task}\n\n{short} Answer with the code only.", *shown])
     parts = [task, show_parents(parents)] if parents else [task]
     parts += [
         INSTRUCTIONS[operator],
         "First describe the idea of your heuristic in one sentence inside braces, such as {the idea}. "
-        f"Then give the code in a Python code block that implements this function:\n{template}",
+        f"Then give the code in a Python code block that implements {words[2]}:\n{template}",
         "Give no other explanations.",
     ]
     return "\n\n".join(parts)
@@ -73,4 +83,5 @@ def build_prefill(problem: Problem) -> str:
 
     It ends at the colon, because tokenizers join the line break and the indentation that follow into one token.
     """
-    return f"```python\n{problem.imports}\n\n{signature(problem)}"
+    opening = problem.opening or f"{problem.imports}\n\n{signature(problem)}"
+    return f"```python\n{opening}"

@@ -4,3 +4,11 @@ This file imports nothing heavy: evaluation children import the package, and the
 """
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    if name == "attach":
+        from ttc_esopt.attached.attach import attach
+
+        return attach
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,12 +11,13 @@ from ttc_esopt import problems
 from ttc_esopt.errors import ConfigurationError
 from ttc_esopt.evaluation import PATIENCE, Evaluator
 from ttc_esopt.problems.base import Problem, own_code
+from ttc_esopt.problems.hosts import HostProblem
 from ttc_esopt.settings import Settings
 
 
 def problem_of(settings: Settings) -> Problem:
     """The problem of a run, with its options."""
-    problem = problems.load(settings.problem, data=settings.data or None)
+    problem = problems.load(settings.problem, data=settings.data or None, problem_args=settings.problem_args)
     options = {"mode": settings.mode} if settings.mode else {}
     if "protocol" in problem.options:  # a user's own problem need not tell protocols apart
         options["protocol"] = settings.protocol
@@ -89,6 +90,27 @@ def evaluator(
         patience=1.0 if split == "train" else PATIENCE, memory_mb=settings.memory_mb, compile=compile,
         sandbox=settings.sandbox,
     )  # fmt: skip
+
+
+def own_template(problem: Problem, search_set: Evaluator) -> str | None:
+    """A line for the user where the template of another framework's problem is invalid here.
+
+    Raises
+    ------
+    ConfigurationError
+        The problem itself does what the sandbox forbids: no program can be evaluated.
+    """
+    if not isinstance(problem, HostProblem) or not problem.baselines:
+        return None
+    outcome = search_set.evaluate(list(problem.baselines.values())[:1])[0]
+    if outcome.failure == "forbidden":
+        raise ConfigurationError(
+            f"{problem.name} works outside the sandbox only: its own template is forbidden here ({outcome.detail}). Run "
+            "its framework's own script with ttc-esopt exec --sandbox off (--problem)."
+        )
+    if outcome.valid:
+        return None
+    return f"note: the problem's own template is invalid here: {outcome.failure}: {outcome.detail}"
 
 
 def instance_names(instances: Sequence[Any]) -> list[str]:

@@ -58,6 +58,16 @@ class JsonLines:
         """All whole records in order; an absent file holds none. Raises DataError for a broken line before the last."""
         return self._scan()[0]
 
+    def cut(self, count: int) -> None:
+        """Keep the first `count` records. Raises DataError if the file cannot be written."""
+        records = self._scan()[0]
+        self.close()
+        whole = sum(len(line.encode()) + 1 for line in self.path.read_text().split("\n")[: min(count, len(records))])
+        try:
+            os.truncate(self.path, whole)
+        except OSError as error:
+            raise DataError(f"Cannot write {self.path}: {error.strerror}.") from error
+
     def close(self) -> None:
         if self._fd is not None:
             os.close(self._fd)

@@ -111,6 +111,22 @@ class RunFolder:
         self.settings = resolve(self.document["settings"])
         write_atomically(self.path / "run.toml", tomli_w.dumps(self.document))
 
+    def change(self, settings: Settings) -> None:
+        """Other settings from now on; what may differ is the caller's to decide."""
+        self.document["settings"] = {name: getattr(settings, name) for name in settings.__dataclass_fields__}
+        self.settings = settings
+        write_atomically(self.path / "run.toml", tomli_w.dumps(self.document))
+
+    def note_host(self, host: dict[str, Any]) -> None:
+        """Add the framework that drives the run to run.toml."""
+        self.document["run"]["host"] = host
+        write_atomically(self.path / "run.toml", tomli_w.dumps(self.document))
+
+    @property
+    def host(self) -> dict[str, Any] | None:
+        """The framework that drives the run; None for runs of our own."""
+        return self.document["run"].get("host")
+
     def note_model(self, engine: dict[str, Any], fingerprint: str) -> None:
         """Add engine and fingerprint of the unmoved model to run.toml; on resume they must be the same.
 

@@ -18,7 +18,7 @@ from typing import Any
 from ttc_esopt import models, problems, scaffolds
 from ttc_esopt.errors import ConfigurationError, DataError
 from ttc_esopt.evaluation.sandbox import warning
-from ttc_esopt.instances import absolute_files, evaluator, own_sets, problem_of, read_files, split_files
+from ttc_esopt.instances import absolute_files, evaluator, own_sets, own_template, problem_of, read_files, split_files
 from ttc_esopt.runfolder import RunFolder, versions
 from ttc_esopt.settings import FIELDS, Settings, check_types, resolve
 
@@ -62,15 +62,19 @@ def settings_of(given: dict[str, Any]) -> Settings:
     """
     check_types(given)
     given = dict(given)
-    file, colon, name = given.get("problem", "").rpartition(":")
+    named = given.get("problem", "")
+    file, colon, name = named.rpartition(":")
     if colon and file.endswith(".py"):
         given["problem"] = f"{Path(file).resolve()}:{name}"
+    elif named and named not in problems.names() and Path(named).is_dir():
+        given["problem"] = str(Path(named).resolve())
     if given.get("instances"):
         given["instances"] = absolute_files(given["instances"])
     data = given.get("data") or os.environ.get("TTC_ESOPT_DATA")
     if data:
         given["data"] = str(Path(data).resolve())
-    problems.load(given.get("problem", FIELDS["problem"].default))  # a wrong name is told before a wrong model
+    # a wrong name is told before a wrong model
+    problems.load(given.get("problem", FIELDS["problem"].default), problem_args=given.get("problem_args", ""))
     model = given.get("model", FIELDS["model"].default)
     if model not in models.REGISTRY:
         found = models.resolve(model)
@@ -101,6 +105,10 @@ def run(out: Path | str, *, report: bool = True, say: Say = print, **given: Any)
 def resume(folder: Path | str, *, report: bool = True, say: Say = print, **limits: Any) -> Result:
     """Go on with a run exactly where it stopped; `limits` may change max_tokens_total and max_minutes."""
     opened = RunFolder.open(Path(folder))
+    if opened.host:
+        raise ConfigurationError(
+            f"{folder} belongs to a run of {opened.host['name']}: go on with ttc-esopt exec --continue RESULTS_DIR SCRIPT."
+        )
     if limits:
         opened.change_limits(limits)
     return work(opened, report, say)
@@ -152,12 +160,14 @@ def _search(folder: RunFolder, engine: Any, report: bool, say: Say) -> Result:
     problem = problem_of(settings)
     scaffold = scaffolds.build(problem, settings)
     with evaluator(problem, settings) as search_set:
+        if note := own_template(problem, search_set):
+            say(note)
         title = f"{problem.name} {settings.scaffold} {settings.arm}"
         with RunProgress(sum(call.count for call in scaffold.plan()), title) as progress:
             search = Search(folder, problem, scaffold, engine, search_set, progress)
             state = search.run()
         fingerprint = engine.fingerprint()
-        last = "evaluating" if settings.instances else "choosing the best on val, reporting it on test:"
+        last = "evaluating" if settings.instances or "val" not in problem.splits else "choosing the best on val, reporting it on test:"
         say(f"{last} the last population in plain Python ...")
         conclusion = conclude(folder, problem, state)
     if search.stopped is None:
@@ -219,7 +229,8 @@ def announcement(settings: Settings, out: Path) -> list[str]:
             f"sets of our own stand in for published ones that are not at hand: {', '.join(own)} (--data); "
             "figures on them do not compare with published ones"
         )
-    then = "on the instance files again" if s.instances else "on val and the best on test"
+    then = "on val and the best on test" if "val" in problem.splits else "again"
+    then = "on the instance files again" if s.instances else then
     return [
         *lines,
         f"at most {written * s.max_tokens} tokens; {total} evaluations on the search set, then the last population "

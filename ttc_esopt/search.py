@@ -11,7 +11,6 @@ rewards, esopt is the method itself.
 
 from __future__ import annotations
 
-import hashlib
 import signal
 import time
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol
 
+from ttc_esopt.candidates import batch_rewards, blank, key, mark_copy, stream
 from ttc_esopt.engines.base import Engine, Reply, Request
 from ttc_esopt.errors import DataError
 from ttc_esopt.es.history import record_of
@@ -27,7 +27,6 @@ from ttc_esopt.es.optimizer import ESOptimizer, coefficients
 from ttc_esopt.evaluation import Evaluator, Outcome
 from ttc_esopt.jsonlines import lines_of
 from ttc_esopt.problems.base import Problem
-from ttc_esopt.rewards import Scored, rewards
 from ttc_esopt.runfolder import RunFolder
 from ttc_esopt.scaffolds.base import Call, Individual, Scaffold
 from ttc_esopt.settings import Settings
@@ -66,7 +65,7 @@ class State:
             if line["objective"] is None:
                 continue
             self.valid += 1
-            self.known.setdefault(round(line["objective"], 5), line["order"])
+            self.known.setdefault(key(line["objective"]), line["order"])
             child = Individual(line["order"], line["description"] or "", line["code"], line["objective"])
             children.append(child)
             if self.best is None or child.objective < self.best.objective:
@@ -154,7 +153,7 @@ class Search:
         """
         clock = time.monotonic()
         if call.operator == "seed":
-            lines = [self._line(call, first + i) for i in range(call.count)]
+            lines = [blank_line(call, first + i) for i in range(call.count)]
             for line, seed in zip(lines, self.problem.seeds, strict=False):
                 line |= {"description": seed.description, "code": seed.code}
         else:
@@ -171,10 +170,7 @@ class Search:
                 line["detail"] = outcome.detail
                 if outcome.alarm:
                     self.display.line(f"candidate {line['order']}: {outcome.detail}")
-                if outcome.valid:
-                    key = round(outcome.objective, 5)
-                    line["copy_of"] = known.get(key)
-                    known.setdefault(key, line["order"])
+                mark_copy(line, known)
         if call.es:
             self._reward(lines)
         if already and lines_of(already) != lines_of(lines[: len(already)]):
@@ -197,7 +193,7 @@ class Search:
         drafts = self.scaffold.drafts(call, self.state.population, Random(f"{s.seed}/{call.index}"))
         lines, requests = [], []
         for i, draft in enumerate(drafts):
-            line = self._line(call, first + i)
+            line = blank_line(call, first + i)
             if call.es:
                 line["reply_index"] = i % s.replies_per_direction
             if seeds:
@@ -227,34 +223,17 @@ class Search:
                 line["detail"] = f"the prompt of {reply.prompt_tokens} tokens leaves no room for a reply"
         return lines
 
-    def _line(self, call: Call, order: int) -> dict[str, Any]:
-        return {
-            "order": order, "generation": call.generation, "operator": call.operator, "parents": [],
-            "parent_objectives": [], "direction": None, "reply_index": 0, "sigma": None, "sampling_seed": None,
-            "prompt_tokens": 0, "tokens": 0, "finish": None, "objective": None, "failure": None, "detail": "",
-            "copy_of": None, "reward": None, "description": None, "code": None, "reply": None,
-        }  # fmt: skip
-
     def _reward(self, lines: list[dict], beside: Sequence[dict] = ()) -> None:
         """Reward the lines as one batch, together with `beside`, whose rewards stand already."""
         whole = [*beside, *lines]
-        batch = [
-            Scored(
-                objective=line["objective"],
-                parent=min(line["parent_objectives"], default=None),
-                known=line["objective"] is not None and round(line["objective"], 5) in self.state.known,
-            )
-            for line in whole
-        ]
-        has_parents = any(line["parents"] for line in whole)
-        worst = max(one.objective for one in self.state.population) if has_parents else None
-        given = rewards(self.settings.reward, batch, worst)
+        worst = max((one.objective for one in self.state.population), default=None)
+        given = batch_rewards(self.settings.reward, whole, self.state.known, worst)
         for line, reward in zip(lines, given[len(beside) :], strict=True):
             line["reward"] = reward
 
     def _check(self, call: Call, first: int, lines: Sequence[dict]) -> None:
         """Lines from the file must be lines of this call."""
-        pattern = self._line(call, first)
+        pattern = blank_line(call, first)
         for i, line in enumerate(lines):
             objective = line.get("objective")
             if line.keys() != pattern.keys() or not (objective is None or isinstance(objective, float)):
@@ -341,10 +320,9 @@ class Search:
         }
 
 
-def stream(*parts: int) -> int:
-    """A sampling stream (63 bits) from the run seed and what it is for; equal in every arm."""
-    text = "/".join(str(part) for part in parts)
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+def blank_line(call: Call, order: int) -> dict[str, Any]:
+    """The line of a candidate of a call, of which nothing is known yet."""
+    return blank(order, call.generation, call.operator)
 
 
 def _in_main_thread() -> bool:

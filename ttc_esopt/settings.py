@@ -64,6 +64,7 @@ class Settings:
     """
 
     problem: str = _opt("tsp_construct", "the problem to design a heuristic for")
+    problem_args: str = _opt("", "arguments of another framework's problem class, such as timeout=60,n_instance=8")
     instances: str = _opt("", "instance files to search on instead of the train set, separated by colons")
     data: str = _opt("", "folder of published instance sets that no seed rebuilds (else TTC_ESOPT_DATA)")
     protocol: str = _opt("published", "published (quirks included), or corrected where the published one distorts")

@@ -40,7 +40,16 @@ def register(app: typer.Typer) -> None:
         ] = None,
         problem: Annotated[
             str | None,
-            typer.Option(metavar="NAME|FILE.py:CLASS", help="The problem; by default the run folder's own."),
+            typer.Option(metavar="NAME|FILE.py:CLASS|DIR", help="The problem; by default the run folder's own."),
+        ] = None,
+        problem_arg: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--problem-arg",
+                metavar="NAME=VALUE",
+                help="Argument of another framework's problem class; may be given several times.",
+                show_default=False,
+            ),
         ] = None,
         split: Annotated[str, typer.Option(help="Set of instances: train, val or test.")] = "train",
         size: Annotated[int | None, typer.Option(help="Instance size; by default the split's first.")] = None,
@@ -102,6 +111,7 @@ def register(app: typer.Typer) -> None:
         from ttc_esopt import problems
         from ttc_esopt.evaluation import PATIENCE, Evaluator, say_when_compiling
         from ttc_esopt.instances import instance_names, read_files, split_files
+        from ttc_esopt.problems.hosts.arguments import joined
 
         codes_from, files = _sort_arguments(programs or [], instances or [])
         of_run = _settings_of_run(codes_from)
@@ -113,7 +123,8 @@ def register(app: typer.Typer) -> None:
         own = of_run if problem is None else {}  # a run's options are for the run's problem
         say_when_compiling(lambda line: print(line, file=sys.stderr))
         folder = data or own.get("data") or None
-        chosen = problems.load(name, data=folder)
+        arguments = joined(problem_arg) if problem_arg else own.get("problem_args") or ""
+        chosen = problems.load(name, data=folder, problem_args=arguments)
         given = {"protocol": protocol, "mode": mode}
         given |= {key: own.get(key) for key, value in given.items() if not value and key in chosen.options}
         chosen.configure({key: value for key, value in given.items() if value}, folder)
@@ -124,6 +135,8 @@ def register(app: typer.Typer) -> None:
         texts = [(str(path), _read(path)) for path in map(_program_file, codes_from)]
         if baselines:
             texts += [(f"baseline {key}", code) for key, code in chosen.baselines.items()]
+        if not texts:
+            raise ConfigurationError(f"Problem {chosen.name} has no baselines: expected a program file.")
         if not files and not problem and split == "train":
             files = [Path(file) for file in split_files(of_run.get("instances", ""))]
         with Evaluator(

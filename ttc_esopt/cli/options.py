@@ -12,6 +12,7 @@ import typer
 
 from ttc_esopt.errors import ConfigurationError
 from ttc_esopt.models import REGISTRY
+from ttc_esopt.problems.hosts.arguments import joined
 from ttc_esopt.settings import FIELDS, PRESETS, flag, read_toml
 
 
@@ -26,7 +27,9 @@ def given_settings(
         File and flags contradict one another.
     """
     given = read_toml(config) if config else {}
-    typed = {name: value for name, value in flags.items() if value is not None}
+    typed = {name: value for name, value in flags.items() if value not in (None, [])}
+    if "problem_args" in typed:
+        typed["problem_args"] = joined(typed["problem_args"])
     if esopt:
         if typed.get("arm", "esopt") != "esopt":
             raise ConfigurationError(f"--esopt means --arm esopt, but --arm {typed['arm']} is given too.")
@@ -69,9 +72,11 @@ def with_settings(
         if name in without:
             continue
         kind = str if name == "sigma" else kinds[str(one.type)]
-        declared = f"{flag(name)}/--no-{name.replace('_', '-')}" if kind is bool else flag(name)
+        declared = [f"{flag(name)}/--no-{name.replace('_', '-')}" if kind is bool else flag(name)]
         text = f"{one.metadata['help']} [default: {defaults.get(name) or _default(name)}]"
-        option = typer.Option(None, declared, help=text, show_default=False)
+        if name == "problem_args":
+            kind, declared, text = list[str], ["--problem-arg", flag(name)], f"{text}; may be given several times"
+        option = typer.Option(None, *declared, help=text, show_default=False)
         parameters.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind | None)
         )

@@ -87,5 +87,5 @@ def _lines(file: Path) -> list[str]:
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module."""
-    without = ("instances", "protocol", "data")
+    without = ("instances", "protocol", "data", "problem_args")
     app.command("solve")(with_settings(_solve, HELP, _OPTIONS, without, {"problem": "what the file needs"}))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from ttc_esopt.errors import ConfigurationError
+
+ROLES = ("system", "user", "assistant")
 
 
 def expect(ok: bool, what: str, got: object, flag: str) -> None:
@@ -44,7 +46,8 @@ class Sampling:
     stop : tuple of str
         The reply ends before the first of these; the string itself is cut off.
     chat_template : bool
-        Wrap the prompt as one user message by the model's chat template; else send it raw.
+        Write the prompt (one user message, or the messages of a chat) by the model's chat template; else send it raw,
+        the messages of a chat one below the other.
     chat_template_args : dict
         Extra arguments of the chat template, for example ``{"enable_thinking": False}``.
     """
@@ -58,7 +61,7 @@ class Sampling:
     max_tokens: int = 512
     stop: tuple[str, ...] = ()
     chat_template: bool = True
-    chat_template_args: dict = field(default_factory=dict)
+    chat_template_args: dict = field(default_factory=dict, hash=False)  # a dict has no hash; equality does compare it
 
     def __post_init__(self) -> None:
         t, penalty = self.temperature, self.repetition_penalty
@@ -81,8 +84,9 @@ class Request:
 
     Parameters
     ----------
-    prompt : str
-        The user message, or the raw text (`Sampling.chat_template`).
+    prompt : str or list of dict
+        The user message, or the raw text (`Sampling.chat_template`), or a chat: ``{"role": ..., "content": ...}`` with
+        the roles system, user and assistant.
     seed : int
         Seed of this reply's own sampling stream: token k is chosen by a uniform number that depends on (seed, k) alone.
     prefill : str
@@ -93,7 +97,7 @@ class Request:
         Length of that nudge.
     """
 
-    prompt: str
+    prompt: str | Sequence[Mapping[str, str]]
     seed: int
     prefill: str = ""
     direction: int | None = None
@@ -101,6 +105,19 @@ class Request:
 
     def __post_init__(self) -> None:
         expect(0 <= self.sigma < math.inf, "sigma >= 0", self.sigma, "--sigma")
+        if not isinstance(self.prompt, str):
+            expect(len(self.prompt) > 0, "a chat of at least one message", self.prompt, "messages")
+            for message in self.prompt:
+                fits = isinstance(message, Mapping) and message.get("role") in ROLES
+                fits = fits and isinstance(message.get("content"), str)
+                expect(fits, f"messages with a role ({', '.join(ROLES)}) and a text as content", message, "messages")
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The prompt as a chat."""
+        if isinstance(self.prompt, str):
+            return [{"role": "user", "content": self.prompt}]
+        return [{"role": message["role"], "content": message["content"]} for message in self.prompt]
 
     @property
     def nudge(self) -> tuple[int, float] | None:

@@ -25,6 +25,7 @@ import torch
 from ttc_esopt import models
 from ttc_esopt.engines.base import Reply, Request, Sampling, expect
 from ttc_esopt.engines.cache import new_cache, packed
+from ttc_esopt.engines.chat import written
 from ttc_esopt.engines.lowrank import LowRankForward, Nudge
 from ttc_esopt.engines.sampling import choose, stream_key, uniforms
 from ttc_esopt.engines.weights import Weights, linear_modules
@@ -162,14 +163,10 @@ class TransformersEngine:
                 logits = batch.decode(tokens, position)
 
     def _row(self, index: int, request: Request, sampling: Sampling) -> _Row:
-        text = request.prompt
         if sampling.chat_template:
-            if not getattr(self.tokenizer, "chat_template", None):
-                raise EngineError(f"The model {self.name} has no chat template: --no-chat-template for raw prompts.")
-            message = [{"role": "user", "content": request.prompt}]
-            text = self.tokenizer.apply_chat_template(
-                message, tokenize=False, add_generation_prompt=True, **sampling.chat_template_args
-            )
+            text = written(self.name, self.tokenizer, request.messages, sampling.chat_template_args)
+        else:
+            text = "\n\n".join(message["content"] for message in request.messages)
         # A chat template writes the special tokens itself; a raw prompt gets what the tokenizer puts around a text.
         ids = self.tokenizer(text + request.prefill, add_special_tokens=not sampling.chat_template)["input_ids"]
         if not ids:

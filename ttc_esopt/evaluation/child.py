@@ -133,13 +133,13 @@ def _lenient(
 def _function(problem: Problem, code: str) -> Callable[..., Any]:
     """Execute the program's module; returns the function that it was to define."""
     try:
-        compiled = compile(code, FILE, "exec", dont_inherit=True)
+        text, names = problem.prepare(code)
+        compiled = compile(text, FILE, "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, OverflowError, MemoryError) as error:
         raise _Failed("syntax", _describe(error)) from None
     module = types.ModuleType(FILE)
     sys.modules[FILE] = module  # dataclasses and typing look a class's module up
-    if problem.gives_numpy:
-        module.__dict__["np"] = np
+    module.__dict__.update(names)
     exec(compiled, module.__dict__)
     function = problem.find(module.__dict__)
     if not callable(function):

@@ -282,7 +282,7 @@ class Evaluator:
                 raise EvaluationError("The evaluation was stopped.")
             if self._idle:
                 return self._idle.pop()
-            process = Process(self._config, self.instances)
+            process = Process(self._config, self.instances, self.problem.reads)
             self._all.add(process)
         try:
             process.wait_until_ready()
@@ -352,7 +352,7 @@ class Evaluator:
         if index not in self._bounds:
             with own_code(f"{self.problem.name}.bounds()"):
                 low, high = map(float, self.problem.bounds(self.instances[index]))
-            if isinstance(self.problem, SelfScored) and not (math.isfinite(low) and math.isfinite(high)):
+            if isinstance(self.problem, SelfScored) and self.problem.bounded and not (math.isfinite(low) and math.isfinite(high)):
                 raise ConfigurationError(
                     f"Expected finite bounds of a score that the program's own process reports, got {low} to {high} "
                     f"({self.problem.name}.bounds())."

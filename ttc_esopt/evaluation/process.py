@@ -32,6 +32,7 @@ class Process:
     ----------
     config : the fields of `zygote.Config` but those that are filled in here
     instances : to be evaluated on; pickled
+    reads : folders of the problem's own to show
 
     Raises
     ------
@@ -39,7 +40,7 @@ class Process:
         The process cannot be started (also by the other methods: it ended, or does not answer).
     """
 
-    def __init__(self, config: dict[str, Any], instances: Sequence[Any]) -> None:
+    def __init__(self, config: dict[str, Any], instances: Sequence[Any], reads: Sequence[str] = ()) -> None:
         self.scratch = tempfile.mkdtemp(prefix="ttc-esopt-")
         self._busy = threading.Lock()  # held while an answer is awaited
         # Unnamed; zygotes write only when they fail.
@@ -48,7 +49,7 @@ class Process:
         watch = _own_handle()
         try:
             self.popen = subprocess.Popen(
-                _command(layers, config["problem"], self.scratch),
+                _command(layers, config["problem"], reads, self.scratch),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self.errors,
@@ -160,14 +161,15 @@ def _own_handle() -> tuple[int, ...]:
         return ()
 
 
-def _command(layers: Sequence[str], problem: str, scratch: str) -> list[str]:
+def _command(layers: Sequence[str], problem: str, reads: Sequence[str], scratch: str) -> list[str]:
     """How to start a zygote: under bubblewrap, if that is among the layers."""
     command = [sys.executable, "-P", "-m", "ttc_esopt.evaluation.zygote"]
     if "bubblewrap" not in layers:
         return command
     here = sandbox.found()
-    read = list(here.read)
+    home = landlock.home()
+    read = [*here.read, *(folder for folder in reads if not home.is_relative_to(Path(folder).resolve()))]
     file = Path(problem.rpartition(":")[0])
     if file.suffix == ".py":  # a user's own problem, with what lies beside it, but never a whole home
-        read.append(str(file if landlock.home().is_relative_to(file.parent) else file.parent))
+        read.append(str(file if home.is_relative_to(file.parent) else file.parent))
     return bubblewrap.command(command, read=read, write=[*here.write, scratch], environment=sandbox.environment())

@@ -45,10 +45,11 @@ _SET = {
 
 @dataclass(frozen=True)
 class Limits:
-    """What one candidate may use: bytes of memory beyond the zygote's own, and seconds of processor time."""
+    """What one candidate may use: bytes of memory beyond its parent's own, seconds of processor time, descriptors."""
 
     memory: int
     cpu_seconds: int
+    descriptors: int = 64
 
 
 def prctl(option: int, value: int) -> None:
@@ -82,35 +83,49 @@ def address_space() -> int:
         return int(file.read().split()[0]) * resource.getpagesize()
 
 
-def enter(parent: int, scratch: str, limits: Limits, layers: Sequence[str], read: Sequence[str]) -> None:
+def detach(parent: int) -> None:
+    """Give the calling process a session of its own, and an end with its parent (a process id); it leaves no core."""
+    os.setsid()
+    prctl(_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # the parent died before the line above took effect
+        os._exit(1)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def enter(
+    parent: int,
+    scratch: str,
+    limits: Limits,
+    layers: Sequence[str],
+    read: Sequence[str],
+    *,
+    folder: str | None = None,
+) -> None:
     """Confine the calling process, for good.
 
     Parameters
     ----------
     parent : process id of the zygote; the child dies with it
-    scratch : current folder from now on, the only one to write in
-    limits : memory and processor time
+    scratch : the only folder to write in
+    limits : memory, processor time, descriptors
     layers : the kernel layers to use, of `KERNEL_LAYERS`
     read : folders and files that stay readable
+    folder : current folder from now on; the scratch folder unless given
 
     Raises
     ------
     OSError
         The kernel refused a step.
     """
-    os.setsid()
-    prctl(_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # the zygote died before the line above took effect
-        os._exit(1)
-    os.chdir(scratch)
+    detach(parent)
+    os.chdir(folder or scratch)
     os.environ.update(HOME=scratch, TMPDIR=scratch, USER="candidate", LOGNAME="candidate")
     space = address_space() + limits.memory
     for what, limit in (
         (resource.RLIMIT_AS, space),
         (resource.RLIMIT_CPU, limits.cpu_seconds),
         (resource.RLIMIT_FSIZE, _LARGEST_FILE),
-        (resource.RLIMIT_NOFILE, 64),
-        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, limits.descriptors),
     ):
         hard = resource.getrlimit(what)[1]
         # One second more for the hard limit on processor time: at the soft one the signal says what happened.

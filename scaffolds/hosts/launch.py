@@ -1,0 +1,58 @@
+"""Runs a user's script as `python script.py` would, with the host that it imports attached to our engine.
+
+`ttc-esopt exec` starts this file by its path, in the script's own interpreter. That one need not have this package
+installed: where it is missing, it is made importable from the folders that the environment names.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import runpy
+import sys
+
+
+def _make_importable(packages: dict[str, str]) -> None:
+    """Load the named packages from their folders, if this interpreter does not have them."""
+    if importlib.util.find_spec("ttc_esopt") is not None:
+        return
+    for name, folder in packages.items():
+        spec = importlib.util.spec_from_file_location(
+            name, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+        )
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+
+
+def main() -> int:
+    """Run the script; the exit status."""
+    script = sys.argv[1]
+    sys.path[0] = os.path.dirname(os.path.abspath(script))
+    sys.argv = sys.argv[1:]
+    _make_importable(json.loads(os.environ.get("TTC_ESOPT_PACKAGES", "{}")))
+    os.environ.pop("TTC_ESOPT_PACKAGES", None)
+    from ttc_esopt.scaffolds.hosts.attachment import SUPPORTED, Attachment
+    from ttc_esopt.scaffolds.hosts.client import ENVIRONMENT, Client, HostError, Stopped
+    from ttc_esopt.scaffolds.hosts.known import HOOKS
+
+    try:
+        client = Client.from_environment()
+        os.environ.pop(ENVIRONMENT)
+        attachment = Attachment(client, HOOKS)
+        attachment.begin()
+        runpy.run_path(script, run_name="__main__")
+        if not attachment.hosts:
+            raise HostError(f"{script} ended without a run that we can attach to. {SUPPORTED}")
+    except HostError as error:
+        if str(error):
+            print(f"ttc-esopt: {error}", file=sys.stderr)
+        return error.exit_code
+    except Stopped as stopped:
+        print(f"ttc-esopt: {stopped}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

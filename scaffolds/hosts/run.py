@@ -1,0 +1,176 @@
+"""What the adapters of population hosts share: one run's settings, evaluation, failures, and the state of its draws."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ttc_esopt.scaffolds.hosts import populations
+from ttc_esopt.scaffolds.hosts.client import Client, HostError, Stopped
+from ttc_esopt.scaffolds.hosts.isolate import Isolation, Outcome, evaluate, settle
+
+OURS = "ttc_esopt"  # folder of our files, inside the host's results
+
+
+class HostRun:
+    """One run of a host: where it is, and how its candidates are evaluated.
+
+    Parameters
+    ----------
+    client : the engine
+    evaluate : the host's own evaluation of a program's text; its result is rounded to 5 decimals, as hosts do
+    timeout : seconds for one evaluation
+    processes : evaluations at once (-1: one per core)
+    """
+
+    def __init__(
+        self, client: Client, evaluate: Callable[[str], Any], timeout: float | None, processes: int
+    ) -> None:  # fmt: skip
+        self.client = client
+        self.options = client.options
+        self.generation = 0  # the last one that the host has saved
+        self.failures: Counter = Counter()
+        self._evaluate, self._timeout, self._processes = evaluate, timeout, processes
+        self._isolation = Isolation(self.options["sandbox"], self.options["memory_mb"], ())
+        self._outcomes: dict[str, Outcome] = {}
+
+    @property
+    def host_numbers(self) -> bool:
+        """Whether the host's own numbers of candidates hold."""
+        return self.options["directions"] == "host"
+
+    @property
+    def host_parser(self) -> bool:
+        return self.options["parser"] == "host"
+
+    @property
+    def batch(self) -> int:
+        """Candidates of one batch of directions, where its size is ours."""
+        return self.options["directions"] * self.options["replies_per_direction"]
+
+    def es_operators(self, operators: Sequence[str]) -> list[str]:
+        """Those of the host's operators whose candidates get directions.
+
+        Raises
+        ------
+        HostError
+            There are none, and the arm needs some.
+        """
+        found = [one for one in dict.fromkeys(operators) if one in self.options["es_operators"]]
+        if not found and self.options["arm"] != "frozen":
+            raise HostError(
+                f"Expected an operator of the host among {', '.join(self.options['es_operators'])} (--es-operators), "
+                f"got {', '.join(operators)}."
+            )
+        return found
+
+    def settle(self, template: str | None) -> None:
+        """Find out, by the problem's own template, how much of the sandbox the problem bears."""
+        if template:
+            self._isolation, line = settle(self._evaluate, template, self._isolation, self._timeout)
+            if line:
+                self.client.say(line)
+
+    def outcomes(self, codes: Sequence[str]) -> list[Outcome]:
+        """Evaluate programs; `value` is a rounded, finite float or None. The same text is evaluated once."""
+        new = [code for code in dict.fromkeys(codes) if code not in self._outcomes]
+        found = evaluate(
+            self._evaluate, new, timeout=self._timeout, processes=self._processes, isolation=self._isolation
+        )
+        for code, outcome in zip(new, found, strict=True):
+            self._outcomes[code] = rounded(outcome)
+        return [self._outcomes[code] for code in codes]
+
+    def result(self, id: int, code: str | None, description: str | None, outcome: Outcome | None, **more: Any) -> dict:
+        """What is told of a candidate; `outcome` None: there was no program in its reply."""
+        failure, detail = (outcome.failure, outcome.detail) if outcome else (more.pop("failure", None) or "reply", "")
+        if failure:
+            detail = detail or more.pop("detail", None) or ""
+            self.failures[f"{failure}: {detail.strip().rpartition(chr(10))[2]}"] += 1
+        more.pop("detail", None)
+        more.pop("failure", None)
+        return {
+            "id": id, "code": code, "description": description, "objective": outcome.value if outcome else None,
+            "failure": failure, "detail": detail, "seconds": outcome.seconds if outcome else 0.0, **more,
+        }  # fmt: skip
+
+    def nothing_valid(self) -> HostError:
+        """The end of a run without a single valid candidate."""
+        total = sum(self.failures.values())
+        most, count = self.failures.most_common(1)[0] if self.failures else ("no reply", 0)
+        return HostError(
+            f"None of {total} candidates was valid; most often ({count} times): {most}. "
+            "Try --prefill, another --temperature, a larger model, or seeds in the host's settings.", 1
+        )  # fmt: skip
+
+    def stop_here(self) -> None:
+        """Leave the host's run if it is to end; call it where everything is saved."""
+        if self.client.stopping:
+            self.client.finish(self.client.stopping)
+            raise Stopped(self.client.stopping)
+
+    def continued(self, path: str, k: int) -> list[dict]:
+        """The stored population to go on from, checked by evaluating it again.
+
+        Raises
+        ------
+        HostError
+            The file holds no population, or objectives do not match the problem.
+        """
+        stored = populations.read_population(path)
+        if not self.options["trust_objectives"]:
+            fresh = [outcome.value for outcome in self.outcomes([one["code"] for one in stored])]
+            populations.check_objectives([one["objective"] for one in stored], fresh, path)
+        self.generation = k
+        return stored
+
+
+def rounded(outcome: Outcome) -> Outcome:
+    """The objective as hosts store it: to 5 decimals, finite or None."""
+    import numpy as np  # every host has it
+
+    if outcome.failure or outcome.value is None:
+        return outcome
+    value = float(np.round(float(outcome.value), 5))
+    if math.isfinite(value):
+        return Outcome(value, None, "", outcome.seconds)
+    return Outcome(None, "nonfinite", f"the objective is {value}", outcome.seconds)
+
+
+def parents_of(parents: Any) -> list[dict]:
+    """A host's parents (none, one or several of its dictionaries) as they are told."""
+    listed = [parents] if isinstance(parents, dict) else list(parents or ())
+    return [{"code": one["code"], "objective": one["objective"]} for one in listed]
+
+
+def results_folder(output: str) -> str:
+    """Where our files go, beside the host's."""
+    return os.path.abspath(os.path.join(output, "results", OURS))
+
+
+def draws() -> dict:
+    """The state of `random` and `np.random`, as plain JSON."""
+    version, words, gauss = random.getstate()
+    state: dict = {"random": [version, list(words), gauss]}
+    if "numpy" in sys.modules:
+        name, keys, *rest = sys.modules["numpy"].random.get_state()
+        state["numpy"] = [name, keys.tolist(), *rest]
+    return state
+
+
+def restore_draws(state: dict | None) -> None:
+    """Put back what `draws` returned."""
+    if not state:
+        return
+    version, words, gauss = state["random"]
+    random.setstate((version, tuple(words), gauss))
+    if "numpy" in state:
+        import numpy as np
+
+        name, keys, *rest = state["numpy"]
+        np.random.set_state((name, np.array(keys, np.uint32), *rest))

@@ -1,0 +1,1 @@
+from .eoh import EOH as EOH

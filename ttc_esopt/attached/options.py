@@ -1,0 +1,62 @@
+"""What a user chooses for a host: settings of ours on one side, what the host's process is told on the other."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from ttc_esopt import models
+from ttc_esopt.errors import ConfigurationError
+from ttc_esopt.settings import check_types, flag, resolve
+
+HOST_OPTIONS = ("directions", "parser", "sandbox", "trust_objectives", "continue_from")
+PARSERS = ("ours", "host")
+SANDBOXES = ("auto", "required", "off")
+MEMORY = 4096  # MiB; a host's problem may need more than our own do
+
+
+def host_options(
+    given: dict[str, Any],
+    *,
+    directions: int | str | None = None,
+    parser: str = "ours",
+    sandbox: str = "auto",
+    trust_objectives: bool = False,
+    continue_from: str | Path | None = None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings to resolve when the host's plan is known, and `Client.options`.
+
+    Raises
+    ------
+    ConfigurationError, DataError
+        A value is none that is allowed, or there is no such model or folder.
+    """
+    for name, value, allowed in (("parser", parser, PARSERS), ("sandbox", sandbox, SANDBOXES)):
+        if value not in allowed:
+            raise ConfigurationError(f"Expected {name} {', '.join(allowed)}, got {value!r} ({flag(name)}).")
+    if directions is not None and directions != "host":
+        try:
+            given = {**given, "directions": int(directions)}
+        except ValueError:
+            raise ConfigurationError(f"Expected a number or host, got {directions!r} (--directions).") from None
+    check_types(given)
+    given = dict(given)
+    name = given.get("model", "smollm2-135m")
+    if name not in models.REGISTRY:
+        found = models.resolve(name)
+        if isinstance(found, Path):
+            given["model"] = str(found.resolve())
+    settings = resolve(given, models.defaults(name))
+    if continue_from is not None and not Path(continue_from).exists():
+        raise ConfigurationError(f"No such folder: {continue_from} (--continue).")
+    options = {
+        "arm": settings.arm, "directions": "host" if directions == "host" else settings.directions,
+        "replies_per_direction": settings.replies_per_direction, "parser": parser,
+        "es_operators": list(settings.list_of("es_operators")), "common_parent": settings.common_parent,
+        "prefill": settings.prefill and parser != "host", "sandbox": sandbox,
+        "memory_mb": given.get("memory_mb", MEMORY), "seed": settings.seed,
+        "continue": os.path.abspath(continue_from) if continue_from is not None else None,
+        "trust_objectives": trust_objectives, "model": Path(name).name,
+    }  # fmt: skip
+    return given, options

@@ -1,0 +1,83 @@
+"""A private socket on which one host's process reaches its session.
+
+The socket lies in a folder that only this user can enter, and every connection must know a random key. Messages are
+JSON. Model-written code never gets either: the host's evaluation closes all descriptors and clears the environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import tempfile
+import threading
+from multiprocessing.connection import Connection, Listener
+from typing import Any
+
+from ttc_esopt.attached.session import Finished, Session
+from ttc_esopt.errors import TtcEsoptError
+
+
+class Service:
+    """Listens until `close`; one thread per connection.
+
+    Attributes
+    ----------
+    address, key : what a `Client` needs
+    failed : the first fault of ours that was no `TtcEsoptError`, for the user
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.key = secrets.token_bytes(32)
+        self._folder = tempfile.mkdtemp(prefix="ttc-esopt-")  # mode 0700
+        self.address = os.path.join(self._folder, "engine")
+        self._listener = Listener(self.address, "AF_UNIX", authkey=self.key)
+        self.failed: BaseException | None = None
+        self._closed = False
+        threading.Thread(target=self._accept, name="service", daemon=True).start()
+
+    def environment(self) -> str:
+        """The value of `client.ENVIRONMENT` for the host's process."""
+        return json.dumps({"address": self.address, "key": self.key.hex(), "options": self.session.options})
+
+    def close(self) -> None:
+        """Stop listening; connections that are open die with their threads."""
+        self._closed = True
+        self._listener.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                connection = self._listener.accept()
+            except Exception:  # a stranger without the key, or the listener was closed
+                continue
+            threading.Thread(target=self._serve, args=(connection,), name="host", daemon=True).start()
+
+    def _serve(self, connection: Connection) -> None:
+        with connection:
+            while True:
+                try:
+                    message = json.loads(connection.recv_bytes().decode("utf-8", "surrogatepass"))
+                except (OSError, EOFError):
+                    return
+                answer = self._answer(message)
+                stop = self.session.stopping
+                try:
+                    text = json.dumps({**answer, "stop": stop})
+                    connection.send_bytes(text.encode("utf-8", "surrogatepass"))
+                except OSError:
+                    return
+
+    def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return {"result": self.session.call(message.pop("method"), **message)}
+        except Finished:
+            return {"error": "", "exit_code": 0}
+        except TtcEsoptError as error:
+            return {"error": str(error), "exit_code": error.exit_code}
+        except Exception as error:
+            self.failed = self.failed or error
+            return {"error": f"The engine failed: {type(error).__name__}: {error}", "exit_code": 1}

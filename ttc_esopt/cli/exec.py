@@ -1,0 +1,103 @@
+"""`exec`: the user's own script of another framework, unchanged, with our engine and ES inside."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from ttc_esopt.cli.options import given_settings, with_settings
+from ttc_esopt.errors import ConfigurationError
+
+# What the host decides, or what only searches of our own know.
+NOT_FOR_HOSTS = (
+    "problem", "problem_args", "instances", "data", "protocol", "mode", "scaffold", "budget", "budget_excludes_init",
+    "population", "offspring", "init", "init_candidates", "operators", "distinct_parents", "workers", "eval_timeout",
+    "directions", "sandbox",
+)  # fmt: skip
+
+EXEC_HELP = """Run your own EoH (0.1, 0.2), LLM4AD or ReEvo script, unchanged, with a local model, and with ES inside.
+
+The script's population size, operators, generations and output folder hold; its API settings are not used. Calls of m1
+and m2 become batches of --directions directions; --directions host keeps the host's own numbers. Without --esopt the
+same command is the matched baseline: the same plan, the same model, frozen. Options stand before the script; what
+stands behind it is the script's own.
+
+Examples:
+  ttc-esopt exec --esopt --model smollm2-135m runEoH.py
+  ttc-esopt exec --model smollm2-135m --directions host --parser host runEoH.py
+  ttc-esopt exec --esopt --model smollm2-135m --continue results runEoH.py
+"""
+
+
+def _exec(
+    script: Path,
+    arguments: list[str] | None,
+    out: Path | None,
+    config: Path | None,
+    esopt: bool,
+    python: str | None,
+    dry_run: bool,
+    **values: Any,
+) -> None:
+    from ttc_esopt.attached.exec import execute
+    from ttc_esopt.attached.options import HOST_OPTIONS, host_options
+
+    if not script.is_file():
+        raise ConfigurationError(f"No such file: {script} (SCRIPT; options stand before it).")
+    chosen = {name: values.pop(name) for name in HOST_OPTIONS}
+    timeout = values.pop("batch_timeout")
+    given = given_settings(config, esopt, values, typer.echo)
+    given, options = host_options(given, **chosen)
+    code = execute(
+        script, arguments or [], given, options, out=out, python=python or sys.executable, dry_run=dry_run,
+        batch_timeout=timeout, command=without_keys("ttc-esopt " + shlex.join(sys.argv[1:])), say=typer.echo,
+    )  # fmt: skip
+    raise typer.Exit(code)
+
+
+def without_keys(command: str) -> str:
+    """A command line as it may be stored: values of API keys and tokens are left out."""
+    command = re.sub(r"(?i)((?:api[_-]?key|token|secret|password)\w*[= ])\S+", r"\1...", command)
+    return re.sub(r"\bsk-[\w-]{6,}", "sk-...", command)
+
+
+def host_flags() -> list[tuple[str, Any, Any]]:
+    """Options that every command for hosts has, besides the settings."""
+    return [
+        ("directions", str | None, typer.Option(None, help="directions per batch, or host: the host's own numbers of "
+                                                "candidates [default: 10]", show_default=False)),
+        ("parser", str, typer.Option("ours", help="who reads replies: ours, or host (as the host does, re-asks "
+                                     "included)")),
+        ("sandbox", str, typer.Option("auto", help="auto (what machine and problem bear), required, or off (as the "
+                                      "host: your problem may start processes and write files)")),
+        ("trust_objectives", bool, typer.Option(False, "--trust-objectives", help="do not evaluate a continued "
+                                                "population again (problems that draw random numbers)")),
+        ("continue_from", Path | None, typer.Option(None, "--continue", help="results folder to go on from: its last "
+                                                    "population, and our weights if there are any")),
+    ]  # fmt: skip
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    fixed = [
+        ("script", Path, typer.Argument(..., metavar="SCRIPT.py", help="your script")),
+        ("arguments", list[str] | None, typer.Argument(None, metavar="[ARGS]", help="its own arguments")),
+        ("out", Path | None, typer.Option(None, help="folder for our files [default: ttc_esopt in the host's results "
+                                          "folder]", show_default=False)),
+        ("config", Path | None, typer.Option(None, help="TOML file with settings (flags win)")),
+        ("esopt", bool, typer.Option(False, "--esopt", help="the method itself: --arm esopt")),
+        ("python", str | None, typer.Option(None, help="interpreter of the script [default: ours]",
+                                            show_default=False)),
+        ("dry_run", bool, typer.Option(False, "--dry-run", help="print what would be spent, and stop")),
+        ("batch_timeout", float, typer.Option(0.0, help="seconds after which a batch that a host fills one by one is "
+                                              "closed without the missing scores (0: never)")),
+        *host_flags(),
+    ]  # fmt: skip
+    app.command("exec", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(
+        with_settings(_exec, EXEC_HELP, fixed, without=NOT_FOR_HOSTS)
+    )
