@@ -110,7 +110,8 @@ def own_template(problem: Problem, search_set: Evaluator) -> str | None:
         )
     if outcome.valid:
         return None
-    return f"note: the problem's own template is invalid here: {outcome.failure}: {outcome.detail}"
+    hint = " (--eval-timeout gives more)" if outcome.failure == "timeout" else ""
+    return f"note: the problem's own template is invalid here: {outcome.failure}: {outcome.detail}{hint}"
 
 
 def instance_names(instances: Sequence[Any]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import random
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -95,6 +96,10 @@ class HostProblem(SelfScored):
 
     def run(self, function: Callable[..., Any], instance: Any) -> np.ndarray:
         """What the host says of the program, as an array of one number."""
+        if (torch := sys.modules.get("torch")) is not None:  # it seeds itself by chance
+            chance = random.Random()
+            chance.setstate(random.getstate())  # which depends on the program and the seed; the host shall find it so
+            torch.default_generator.manual_seed(chance.getrandbits(63))
         return np.array([self._live.value(function, self._program)])
 
 

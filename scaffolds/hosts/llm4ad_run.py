@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -71,6 +73,7 @@ class Run(HostRun):
         self._slots = threading.Semaphore(values["num_evaluators"])
         self._evaluators = values["num_evaluators"]
         self._lock, self._reporting = threading.Lock(), threading.Lock()
+        _free_numpy_in_forks()
         self._drawn = self._active = self._told = self._valid = 0
         self._fault: BaseException | None = None
         self._leaving = self._cut = False
@@ -406,3 +409,19 @@ def _as_parent(told: Json) -> Json:
 
 def _is_valid(function: Any) -> bool:
     return function.score is not None and math.isfinite(function.score)
+
+
+@functools.cache
+def _free_numpy_in_forks() -> None:
+    """Free the lock of `np.random` in every child.
+
+    LLM4AD's threads draw parents with it, and while one of them holds the lock another forks: no program of that fork
+    could draw a number, or seed.
+    """
+
+    def free() -> None:
+        numbers = getattr(sys.modules.get("numpy"), "random", None)
+        with contextlib.suppress(AttributeError):
+            numbers.mtrand._rand._bit_generator.lock._at_fork_reinit()
+
+    os.register_at_fork(after_in_child=free)

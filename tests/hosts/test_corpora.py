@@ -19,7 +19,7 @@ from ttc_esopt.scaffolds.replies import parse_reply
 EOH, EOH_V01 = os.environ.get("TTC_ESOPT_EOH"), os.environ.get("TTC_ESOPT_EOH_V01")
 needs_eoh = pytest.mark.skipif(not EOH, reason="needs TTC_ESOPT_EOH")
 needs_v01 = pytest.mark.skipif(not EOH_V01, reason="needs TTC_ESOPT_EOH_V01")
-# What takes seconds to evaluate and depends on neither chance nor the clock; how many individuals of the last generation.
+# What takes seconds to evaluate, by neither chance nor the clock; and how many individuals of the last generation.
 DETERMINISTIC = {
     "cvrp_construct": 4,
     "tsp_construct_class": 4,
@@ -197,22 +197,21 @@ def test_stored_programs_of_eoh_parse_at_least_as_often_as_with_its_own_rules():
     programs = []
     for path in sorted(Path(EOH, "examples").glob("*/results/samples/samples_*~*.json")):
         stored = [one for one in json.loads(path.read_text()) if one["code"] and meaning(one["code"])]
-        programs += [(one["code"], one["algorithm"]) for one in stored[::12] if defined(one["code"])]
-    assert len(programs) > 150
+        programs += [(one["code"], one["algorithm"]) for one in stored[::40] if defined(one["code"])]
+    assert len(programs) > 60
     counts = compare(programs, lambda replies: in_checkout(EOH, HOST_PARSES, given=replies))
-    print(len(programs), counts)
     assert {shape: count for shape, count in counts.items() if count[1] < count[0]} == {}
-    assert min(ours for _, ours in counts.values()) >= 0.97 * len(programs)
+    assert {ours for _, ours in counts.values()} == {len(programs)}
 
 
 @needs_v01
 def test_stored_programs_of_the_first_eoh_parse_at_least_as_often_as_with_its_own_rules():
     programs = []
     for folder in sorted({path.parent for path in Path(EOH_V01, "docs").rglob("population_generation_*.json")}):
-        for one in read_population(last_population(folder)[1])[:3]:
+        for one in read_population(last_population(folder)[1])[:1]:
             if meaning(one["code"]) and defined(one["code"]):
                 programs.append((one["code"], one["description"]))
-    assert len(programs) > 150
+    assert len(programs) > 50
 
     def host(replies):
         outputs = [one.rstrip().rpartition("return")[2].strip().split("\n")[0] for one, _ in programs]
@@ -220,6 +219,5 @@ def test_stored_programs_of_the_first_eoh_parse_at_least_as_often_as_with_its_ow
         return in_checkout(EOH_V01, HOST_V01_PARSES, given=given)
 
     counts = compare(programs, host)
-    print(len(programs), counts)
     assert {shape: count for shape, count in counts.items() if count[1] < count[0]} == {}
-    assert min(ours for _, ours in counts.values()) >= 0.95 * len(programs)
+    assert {ours for _, ours in counts.values()} == {len(programs)}

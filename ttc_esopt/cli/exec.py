@@ -27,6 +27,7 @@ and m2 become batches of --directions directions; --directions host keeps the ho
 same command is the matched baseline: the same plan, the same model, frozen. Options stand before the script; what
 stands behind it is the script's own.
 
+\b
 Examples:
   ttc-esopt exec --esopt --model smollm2-135m runEoH.py
   ttc-esopt exec --model smollm2-135m --directions host --parser host runEoH.py
@@ -49,6 +50,8 @@ def _exec(
 
     if not script.is_file():
         raise ConfigurationError(f"No such file: {script} (SCRIPT; options stand before it).")
+    if "--esopt" in (arguments or ()):
+        raise ConfigurationError("--esopt stands behind the script, where it is the script's own: put it before.")
     chosen = {name: values.pop(name) for name in HOST_OPTIONS}
     timeout = values.pop("batch_timeout")
     given = given_settings(config, esopt, values, typer.echo)
