@@ -8,7 +8,7 @@ from http.client import HTTPConnection
 
 from stand_in import StandInEngine
 
-from ttc_esopt.attached.http_api import Api, Service
+from ttc_esopt.attached.http_api import Api, Offer
 from ttc_esopt.attached.http_server import Server
 from ttc_esopt.attached.options import host_options
 from ttc_esopt.attached.session import Session
@@ -109,7 +109,7 @@ def serving(folder):
                 "continued": {"generation": None} if go_on else None,
             })  # fmt: skip
             stack.callback(session.close)
-            told = Service("tiny", 64, reads=function is not None, start=start, **service)
+            told = Offer("tiny", 64, reads=function is not None, start=start, **service)
             api = Api(session.ledger, told)
             server = Server(host, 0, api.routes(), token, limits)
             server.start()

@@ -105,8 +105,8 @@ def own_template(problem: Problem, search_set: Evaluator) -> str | None:
     outcome = search_set.evaluate(list(problem.baselines.values())[:1])[0]
     if outcome.failure == "forbidden":
         raise ConfigurationError(
-            f"{problem.name} works outside the sandbox only: its own template is forbidden here ({outcome.detail}). Run "
-            "its framework's own script with ttc-esopt exec --sandbox off (--problem)."
+            f"{problem.name} works outside the sandbox only: its own template is forbidden here ({outcome.detail}). "
+            "Run its framework's own script with ttc-esopt exec --sandbox off (--problem)."
         )
     if outcome.valid:
         return None

@@ -167,7 +167,8 @@ def _search(folder: RunFolder, engine: Any, report: bool, say: Say) -> Result:
             search = Search(folder, problem, scaffold, engine, search_set, progress)
             state = search.run()
         fingerprint = engine.fingerprint()
-        last = "evaluating" if settings.instances or "val" not in problem.splits else "choosing the best on val, reporting it on test:"
+        held_out = "val" in problem.splits and not settings.instances
+        last = "choosing the best on val, reporting it on test:" if held_out else "evaluating"
         say(f"{last} the last population in plain Python ...")
         conclusion = conclude(folder, problem, state)
     if search.stopped is None:

@@ -142,7 +142,7 @@ class Settings:
             raise ConfigurationError(f"Expected budget <= {LARGEST_BUDGET}, got {self.budget} (--budget).")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ConfigurationError(f"Expected device auto, cpu or cuda[:N], got {self.device} (--device).")
-        for name, known in (("operators", OPERATORS), ("es_operators", OPERATORS)):
+        for name, known in (("operators", OPERATORS), ("es_operators", (*OPERATORS, "m3"))):  # some hosts have m3
             for operator in self.list_of(name):
                 if operator not in known:
                     raise ConfigurationError(f"Expected {name} among {','.join(known)}, got {operator} ({flag(name)}).")

@@ -2,6 +2,7 @@
 
 import random
 import sys
+from pathlib import Path
 
 CAPACITY, ITEMS, LISTS = 100, 300, 4
 
@@ -25,5 +26,5 @@ def bins(priority):
 
 if __name__ == "__main__":
     names = {}
-    exec(compile(open(sys.argv[1]).read(), sys.argv[1], "exec"), names)
+    exec(compile(Path(sys.argv[1]).read_text(), sys.argv[1], "exec"), names)
     print(bins(names["priority"]))

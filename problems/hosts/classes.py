@@ -45,7 +45,11 @@ def load(place: str, name: str, arguments: dict[str, Any]) -> Host | None:
     module = _module(place)
     found = getattr(module, name, None)
     if not isinstance(found, type):
-        there = [key for key, value in vars(module).items() if isinstance(value, type) and value.__module__ == module.__name__]
+        there = [
+            key
+            for key, value in vars(module).items()
+            if isinstance(value, type) and value.__module__ == module.__name__
+        ]
         known = f" The classes there are: {', '.join(there)}." if there else ""
         raise ConfigurationError(f"There is no class {name} in {place} (--problem).{known}")
     if issubclass(found, Problem):

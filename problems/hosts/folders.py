@@ -1,9 +1,9 @@
 """Problems that are folders of a ReEvo or MCTS-AHD checkout: problems/NAME with its yaml, its prompts and its eval.py.
 
-The host writes a candidate to problems/NAME/gpt.py and calls `python eval.py SIZE ROOT train`; two runs in one checkout
-overwrite each other, and the `python` of the path may be another one. Here eval.py runs as a script inside the sandboxed
-child, by this interpreter, in a private copy of the folder (links to all but gpt.py); the candidate is its module `gpt`,
-and nothing is written to the checkout. As there, the objective is the last line but one of what it prints.
+The host writes a candidate to problems/NAME/gpt.py and calls `python eval.py SIZE ROOT train`; two runs in one
+checkout overwrite each other, and the `python` of the path may be another one. Here eval.py runs as a script inside the
+sandboxed child, by this interpreter, in a private copy of the folder (links to all but gpt.py); the candidate is its
+module `gpt`, and nothing is written to the checkout. As there, the objective is the last line but one of what it prints.
 """
 
 from __future__ import annotations
@@ -133,7 +133,9 @@ class ReEvo(Host):
                 if error.name != "gpt":  # the candidate; a module that imports it is left to each child
                     raise _missing(str(file), error) from error
             except Exception as error:
-                raise ConfigurationError(f"{file} imports {name}, which fails: {describe(error)} (--problem).") from error
+                raise ConfigurationError(
+                    f"{file} imports {name}, which fails: {describe(error)} (--problem)."
+                ) from error
 
     def warm(self) -> None:
         private = Path(tempfile.mkdtemp(prefix="ttc-esopt-"))
@@ -185,7 +187,9 @@ class ReEvo(Host):
         try:
             return float(said)
         except ValueError:
-            raise WrongShape(f"expected a number in the last line but one of what eval.py prints, got {said[:80]!r}") from None
+            raise WrongShape(
+                f"expected a number in the last line but one of what eval.py prints, got {said[:80]!r}"
+            ) from None
 
 
 def _imports(tree: ast.Module) -> Iterator[str]:
@@ -193,7 +197,12 @@ def _imports(tree: ast.Module) -> Iterator[str]:
     for node in tree.body:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name != "gpt")
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level and node.module not in ("gpt", "__future__"):
+        elif (
+            isinstance(node, ast.ImportFrom)
+            and node.module
+            and not node.level
+            and node.module not in ("gpt", "__future__")
+        ):
             yield node.module
 
 

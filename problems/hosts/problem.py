@@ -104,9 +104,9 @@ class HostProblem(SelfScored):
 
 
 def is_host(name: str) -> bool:
-    """Whether a problem's name means, or may mean, a problem of a host: a folder, or a class that is not said to be ours.
+    """Whether a problem's name means, or may mean, a problem of a host: a folder, or a class not said to be ours.
 
-    A file that speaks of this package holds a problem of ours; what another file or module holds, only loading it tells.
+    A file that speaks of this package holds a problem of ours; what others hold, only loading them tells.
     """
     place, colon, class_name = name.removeprefix(_PREFIX).rpartition(":")
     if name.startswith(_PREFIX) or Path(name).is_dir():

@@ -109,16 +109,15 @@ class Run(HostRun):
         return {"generation": generation, "path": str(path)}
 
     def continued(self, path: str, k: int) -> list[dict]:
-        """See `HostRun`; evaluated as the host would evaluate them, with numba or without."""
+        """See `HostRun`; what is too slow without numba is evaluated with it, where the settings ask for it."""
         stored = populations.read_population(path)
         if not self.options["trust_objectives"]:
-            found = self.outcomes([self.decorated(one["code"]) for one in stored])
-            if self.loop.use_numba:  # EoH itself evaluates seeds without it
-                plain = self.outcomes([one["code"] for one in stored])
-                found = [
-                    with_it if with_it.value is not None else without
-                    for with_it, without in zip(found, plain, strict=True)
-                ]
+            found = self.outcomes([one["code"] for one in stored])  # EoH, too, evaluates what it is given without numba
+            if self.loop.use_numba:
+                slow = [place for place, one in enumerate(found) if one.failure == "timeout"]
+                programs = [self.decorated(stored[place]["code"]) for place in slow]
+                again = dict(zip(slow, self.outcomes(programs), strict=True))
+                found = [again.get(place, one) for place, one in enumerate(found)]
             populations.check_objectives([one["objective"] for one in stored], [one.value for one in found], path)
         self._start = self._reported = k
         return stored
@@ -147,9 +146,8 @@ class Run(HostRun):
         sizes = [self.size(operator) for operator in loop.operators]
         directions, first = self.size("i1") if begins else (0, 0)
         per = sum(share * count for share, (_, count) in zip(shares, sizes, strict=True))
-        steps = left * sum(share for share, (n, _) in zip(shares, sizes, strict=True) if n > 1) + begins * (
-            directions > 1
-        )
+        steps = left * sum(share for share, (n, _) in zip(shares, sizes, strict=True) if n > 1)
+        steps += begins * (directions > 1)
         candidates = begins * first + round(left * per)
         alone = begins * loop.pop_size + round(left * sum(shares) * loop.pop_size)
         about = any(share not in (0, 1) for share in shares)
@@ -196,9 +194,8 @@ class Run(HostRun):
                     f"Expected algorithm and code of each seed, got {str(one)[:80]} ({self.loop.seed_path})."
                 )
         population = []
-        for place, (one, outcome) in enumerate(
-            zip(seeds, self.outcomes([seed["code"] for seed in seeds]), strict=True), start=1
-        ):
+        found = self.outcomes([seed["code"] for seed in seeds])
+        for place, (one, outcome) in enumerate(zip(seeds, found, strict=True), start=1):
             if outcome.value is not None:
                 kept = {"algorithm": one["algorithm"], "code": one["code"], "objective": outcome.value}
                 population.append({**NOBODY, **kept})

@@ -17,7 +17,8 @@ from typing import Any
 
 from ttc_esopt.scaffolds.hosts import llm4ad_files
 from ttc_esopt.scaffolds.hosts.client import HostError
-from ttc_esopt.scaffolds.hosts.llm4ad_run import HOST, OPERATORS, Leave, Run
+from ttc_esopt.scaffolds.hosts.llm4ad_run import HOST, OPERATORS, Run
+from ttc_esopt.scaffolds.hosts.llm4ad_sample import Leave
 
 SUPPORTED = "EoH of LLM4AD 1.0 (and of its wheel 1.11)"
 # A subclass that has its own of these goes its own ways, which we could not count.

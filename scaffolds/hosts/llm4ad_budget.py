@@ -72,10 +72,12 @@ class Budget:
         share = len(es) / len(operators)
         directions = max(2, round(size * share)) if options["directions"] == "host" else options["directions"]
         batch = directions * options["replies_per_direction"]
+        # while a batch waits for its last scores, what the other threads ask for gets no direction
+        per_step = batch + (eoh._num_samplers - 1) * share
         return cls(
             samples=samples, population=size, generations=generations, threads=eoh._num_samplers, drawn=drawn,
             expected=drawn + rest + (initial if begins else 0), mutated=int(rest * share), directions=directions,
-            batch=batch, steps=max(1, int((whole if keeps_steps else rest) * share) // batch) if es else 0, es=es,
+            batch=batch, steps=max(1, int((whole if keeps_steps else rest) * share // per_step)) if es else 0, es=es,
         )  # fmt: skip
 
     def plan(self) -> dict[str, Any]:

@@ -6,21 +6,25 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ttc_esopt.scaffolds.hosts import isolate, llm4ad_files, populations
 from ttc_esopt.scaffolds.hosts.client import Client, HostError, Stopped
 from ttc_esopt.scaffolds.hosts.llm4ad_budget import Budget, version
+from ttc_esopt.scaffolds.hosts.llm4ad_sample import (
+    Candidate,
+    Evaluations,
+    Leave,
+    free_numpy_in_forks,
+    inside,
+    objective_of,
+)
 from ttc_esopt.scaffolds.hosts.llm4ad_text import CannotSplice, as_reply, description_of
 from ttc_esopt.scaffolds.hosts.run import OURS, HostRun, draws, restore_draws
 from ttc_esopt.scaffolds.hosts.templates import prefill_of
@@ -29,25 +33,7 @@ HOST = "EoH of LLM4AD"
 OPERATORS = ("i1", "e1", "e2", "m1", "m2")
 NO_TIMEOUT = 600.0  # seconds for a program where the host would wait for ever
 _IDLE_ROUNDS = 100  # of the host's loop without a request, after which nothing more is expected of it
-_UNREAD = "LLM4AD found no description in braces on one line, or no function body, in the reply."
 Json = dict[str, Any]
-
-
-class Leave(BaseException):
-    """Ends a sampler thread. No Exception: the host catches those and goes on."""
-
-
-@dataclass
-class Candidate:
-    """One reply on its way through the host's thread."""
-
-    reply: Json
-    thought: str | None = None
-    function: Any = None  # the host's object, which may come into the population
-    program: str | None = None  # what was evaluated
-    outcome: isolate.Outcome | None = None
-    failure: str = "reply"  # if the host drops it before it is evaluated
-    detail: str = _UNREAD
 
 
 class Run(HostRun):
@@ -63,17 +49,12 @@ class Run(HostRun):
     def __init__(self, client: Client, module: Any, here: Any, values: Json) -> None:
         self._evaluation, self._profiler, self._user_llm = (values[n] for n in ("evaluation", "profiler", "llm"))
         limit = self._evaluation.timeout_seconds
-
-        def objective(text: str) -> Any:
-            return self._objective(text)
-
-        objective.__wrapped__ = self._evaluation.evaluate_program  # what its modules read may be read
-        super().__init__(client, objective, NO_TIMEOUT if limit is None else limit, 1)
+        super().__init__(client, self._objective(), NO_TIMEOUT if limit is None else limit, 1)
         self._module, self._here = module, here
         self._slots = threading.Semaphore(values["num_evaluators"])
         self._evaluators = values["num_evaluators"]
         self._lock, self._reporting = threading.Lock(), threading.Lock()
-        _free_numpy_in_forks()
+        free_numpy_in_forks()
         self._drawn = self._active = self._told = self._valid = 0
         self._fault: BaseException | None = None
         self._leaving = self._cut = False
@@ -91,7 +72,7 @@ class Run(HostRun):
         """The host's object is ready."""
         self.eoh = eoh
         self._in_process = self.options["sandbox"] == "off" and not getattr(self._evaluation, "safe_evaluate", True)
-        eoh._evaluation_executor = _Evaluations(self, eoh._evaluation_executor)
+        eoh._evaluation_executor = Evaluations(self, eoh._evaluation_executor)
         used = {"e1": True, "e2": eoh._use_e2_operator, "m1": eoh._use_m1_operator, "m2": eoh._use_m2_operator}
         self._operators = [operator for operator in OPERATORS if used.get(operator)]
 
@@ -136,7 +117,7 @@ class Run(HostRun):
             self.settle(self._evaluation.template_program)
             if not getattr(self._evaluation, "safe_evaluate", True):
                 lines.append(
-                    "safe_evaluate=False: programs run in a process of their own all the same (--sandbox off: not)"
+                    "safe_evaluate=False is not followed: programs run in processes of their own (unless --sandbox off)"
                 )
         members = self._members() if self._continued else []
         answer = self.client.hello(self._plan(lines))
@@ -295,37 +276,22 @@ class Run(HostRun):
             if candidate.function is not None:
                 candidate.function.ttc_esopt_code = candidate.program
             with self._slots:
-                outcome = self._inside(program) if self._in_process else self.outcomes([candidate.program])[0]
+                outcome = inside(self.eoh, program) if self._in_process else self.outcomes([candidate.program])[0]
             candidate.outcome = outcome
             return None if outcome.value is None else 0 - outcome.value, outcome.seconds
+
+    def _objective(self) -> Callable[[str], Any]:
+        def objective(text: str) -> Any:
+            return objective_of(self.eoh, text)
+
+        objective.__wrapped__ = self._evaluation.evaluate_program  # whose modules and data may be read
+        return objective
 
     def outcomes(self, codes: Sequence[str]) -> list[isolate.Outcome]:
         """Evaluate programs. Other than EoH's own, LLM4AD's objectives are not rounded."""
         return isolate.evaluate(
             self._evaluate, codes, timeout=self._timeout, processes=self._evaluators, isolation=self._isolation
         )
-
-    def _objective(self, text: str) -> Any:
-        """Evaluate, in a child, what the host would: with its numba, protected division and random seed."""
-        text = self.eoh._evaluator._modify_program_code(text)
-        function = None
-        if getattr(self._evaluation, "exec_code", True):
-            namespace: Json = {}
-            exec(text, namespace)
-            function = namespace[self.eoh._function_to_evolve_name]
-        score = self._evaluation.evaluate_program(text, function)
-        return None if score is None else 0 - score
-
-    def _inside(self, program: Any) -> isolate.Outcome:
-        """The host's own evaluation in its process, where the user wants no other."""
-        start = time.monotonic()
-        score = self.eoh._evaluator.evaluate_program(program)
-        seconds = time.monotonic() - start
-        if score is None:
-            return isolate.Outcome(None, "exception", "the problem's evaluate_program returned None or raised", seconds)
-        if not math.isfinite(score):
-            return isolate.Outcome(None, "nonfinite", f"evaluate_program returned {score}", seconds)
-        return isolate.Outcome(0 - float(score), None, "", seconds)
 
     def _tell(self) -> None:
         """Tell what became of this thread's candidate, whichever way it left the host."""
@@ -386,42 +352,9 @@ class Run(HostRun):
         return code
 
 
-class _Evaluations:
-    """In place of the host's executor: a sampler thread evaluates its own program, when there is a free place."""
-
-    def __init__(self, run: Run, executor: Any) -> None:
-        self._run, self._executor = run, executor
-
-    def submit(self, function: Any, *args: Any, **kwargs: Any) -> Any:
-        if getattr(function, "__name__", "") != "evaluate_program_record_time":
-            return self._executor.submit(function, *args, **kwargs)
-        done: Future = Future()
-        done.set_result(self._run.evaluate(args[0]))
-        return done
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._executor, name)
-
-
 def _as_parent(told: Json) -> Json:
     return {"code": told["code"], "objective": told["objective"]}
 
 
 def _is_valid(function: Any) -> bool:
     return function.score is not None and math.isfinite(function.score)
-
-
-@functools.cache
-def _free_numpy_in_forks() -> None:
-    """Free the lock of `np.random` in every child.
-
-    LLM4AD's threads draw parents with it, and while one of them holds the lock another forks: no program of that fork
-    could draw a number, or seed.
-    """
-
-    def free() -> None:
-        numbers = getattr(sys.modules.get("numpy"), "random", None)
-        with contextlib.suppress(AttributeError):
-            numbers.mtrand._rand._bit_generator.lock._at_fork_reinit()
-
-    os.register_at_fork(after_in_child=free)

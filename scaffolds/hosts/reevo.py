@@ -116,8 +116,7 @@ def _patch_utils(module: ModuleType, attachment: Attachment) -> None:
     """`utils.utils` of a ReEvo checkout (many projects have a module of that name): its client is ours."""
     if not (hasattr(module, "init_client") and Path(module.__file__ or "").parents[1].joinpath("reevo.py").exists()):
         return
-    global _attached
-    _attached = attachment
+    attachment.replace(sys.modules[__name__], "_attached", attachment)
 
     @_wrapped(module, "init_client", attachment)
     def init_client(original: Callable, cfg: Any) -> Any:

@@ -51,13 +51,16 @@ class Evaluation:
 
     Attributes
     ----------
-    seconds : it ran
+    seconds, timeout : it ran, and might have run
     timed_out : whether it was ended at the timeout
     status : exit status; 128 and more: ended by a signal
+    folder : where its `gpt.py` is
+    output : path of the file that it writes to, to be made readable at the end
     """
 
     def __init__(self, process: subprocess.Popen, folder: str, timeout: float | None, done: Any) -> None:
-        self._process, self._folder, self._timeout, self._done = process, folder, timeout, done
+        self.folder, self.timeout = folder, timeout
+        self._process, self._done = process, done
         self._began = time.monotonic()
         self.seconds, self.timed_out, self.status = 0.0, False, 0
         self.output: str | None = None
@@ -70,7 +73,7 @@ class Evaluation:
         if self.output is not None:
             _make_readable(self.output)
         if self.timed_out:
-            raise subprocess.TimeoutExpired("eval.py", self._timeout or 0)
+            raise subprocess.TimeoutExpired("eval.py", self.timeout or 0)
         return None, None
 
     def kill(self) -> None:
@@ -80,7 +83,7 @@ class Evaluation:
         process = self._process
         try:
             try:
-                self.status = process.wait(self._timeout)
+                self.status = process.wait(self.timeout)
             except subprocess.TimeoutExpired:
                 self.timed_out = True
                 process.terminate()
@@ -91,7 +94,7 @@ class Evaluation:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
             self._done()
 
 
@@ -121,7 +124,7 @@ class Evaluator:
         """Run `script` with `arguments` on a program, once a core is free; `output` is an open file."""
         self._free.acquire()
         try:
-            folder = tempfile.mkdtemp(prefix="ttc-esopt-")
+            folder = tempfile.mkdtemp(prefix="ttc-esopt-program-")
             with open(os.path.join(folder, "gpt.py"), "w", encoding="utf-8", errors="replace") as file:
                 file.write(code + "\n")
             import ttc_esopt

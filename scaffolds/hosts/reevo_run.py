@@ -285,9 +285,9 @@ class Run:
     # at the end
 
     def counts(self) -> str:
-        """What became of the programs, in a sentence or two."""
+        """What became of the candidates, in a sentence or two."""
         failed = sum(self._failures.values())
-        text = f"{self.valid + failed} programs were evaluated, {self.valid} are valid."
+        text = f"{self.valid + failed} candidates, {self.valid} of them valid."
         if not failed:
             return text
         kinds = ", ".join(f"{n} {name}" for name, n in self._failures.most_common())
@@ -330,11 +330,11 @@ def _failure(one: Individual, evaluation: Evaluation | None, answer: dict[str, A
         known = answer is not None and answer.get("failure")
         return (answer["failure"], answer["detail"]) if known else ("reply", "The reply holds no Python program.")
     text = str(one.get("traceback_msg", ""))
-    detail = _last_line(text)
     if evaluation is None:
-        return "exception", detail
+        return "exception", _last_line(text)
+    detail = _last_line(text.replace(f"{evaluation.folder}/", ""))  # a name by chance; lines are to be reproducible
     if evaluation.timed_out:
-        return "timeout", f"no result after {evaluation.seconds:.0f} s"
+        return "timeout", f"no result after {evaluation.timeout:g} s"
     if "Traceback" not in text:
         if text.startswith("The objective is"):
             return "nonfinite", detail

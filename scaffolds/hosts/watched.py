@@ -74,6 +74,9 @@ def be_watcher(host: int, link: int, mask: set[int], task: Task) -> NoReturn:
             answer = {"fault": f"{type(error).__name__}: {error}"}
         finally:
             shutil.rmtree(task.scratch, ignore_errors=True)
+            if os.getppid() != host:  # killed: it removes nothing any more, and the last watcher finds this one empty
+                with contextlib.suppress(OSError):
+                    os.rmdir(os.path.dirname(task.scratch))
         data = json.dumps(answer).encode()
         data = struct.pack("=I", len(data)) + data
         while data:
@@ -124,7 +127,7 @@ class _Watch:
             poll.register(descriptor, select.POLLIN)
         poll.register(self.link, select.POLLIN)
         handle = -1
-        with contextlib.suppress(OSError):  # before Linux 5.3: ask again and again instead
+        with contextlib.suppress(OSError, AttributeError):  # before Linux 5.3: ask again and again instead
             handle = os.pidfd_open(pid)
             poll.register(handle, select.POLLIN)
         deadline = math.inf if self.task.timeout is None else start + self.task.timeout

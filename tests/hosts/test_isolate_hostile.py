@@ -129,16 +129,17 @@ SCRIPT = """
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_evaluations_end_with_the_hosts_interest_in_them(number):
+def test_evaluations_end_with_the_hosts_interest_in_them(number, tmp_path):
     mark = uuid.uuid4().hex
+    environment = {**os.environ, "MARK": mark, "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-c", textwrap.dedent(SCRIPT)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "MARK": mark}) as host:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as host:
         host.stdout.readline()
         assert soon(lambda: len(alive(mark)) == 2)
         host.send_signal(number)
         said = host.stdout.read()
     assert said == ("interrupted\n" if number == signal.SIGINT else "")
-    assert soon(lambda: alive(mark) == [])
+    assert soon(lambda: alive(mark) == [] and not list(tmp_path.glob("ttc-esopt-*")))
 
 
 def test_ctrl_c_that_the_host_handles_itself_does_not_reach_evaluations():

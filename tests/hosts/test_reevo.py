@@ -9,14 +9,14 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections import Counter
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 from fake_client import FakeClient
+from serving import serving
 from stand_in import StandInEngine
 
 from ttc_esopt.attached.exec import execute
@@ -159,7 +159,8 @@ def test_failures_have_our_words_and_nothing_is_left_running(host):
     found = results(client)
     assert [result["failure"] for result in found] == [*replies, None], found
     assert [result["objective"] for result in found] == [None] * len(replies) + [3.0]
-    assert client.lines[-1].startswith(f"{len(texts)} programs were evaluated, 1 are valid. Failed: 1 ")
+    assert client.lines[-1].startswith(f"{len(texts)} candidates, 1 of them valid. Failed: 1 ")
+    assert "'grow_v2'" in found[-2]["detail"] and "/tmp" not in found[-2]["detail"]
     assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"sleep\x00300.25" in read(path)]
 
 
@@ -226,9 +227,7 @@ def test_a_seed_function_that_fails_says_what_is_missing(host, tmp_path, fault, 
 def test_a_run_of_invalid_programs_ends_with_counts_and_the_reason(host):
     with pytest.raises(HostError, match="All individuals are invalid") as caught:
         host(lambda operator, prompt, number: "I would rather not.")
-    assert "4 programs were evaluated, 0 are valid. Failed: 4 reply. The most frequent reason (4 times)" in str(
-        caught.value
-    )
+    assert "4 candidates, 0 of them valid. Failed: 4 reply. The most frequent reason (4 times)" in str(caught.value)
     assert caught.value.exit_code == 1
 
 
@@ -300,41 +299,38 @@ def test_two_programs_of_one_length_in_one_second_are_not_mixed_up(host):
     assert [result["objective"] for result in results(client)] == [10 + n for n in range(9)]
 
 
-def test_a_server_is_asked_for_mutations_and_told_their_scores(host, monkeypatch):
-    asked, told = [], []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            if self.path == "/es/tell":
-                told.extend(body)
-                answer = {"step": None}
-            else:
-                assert self.path == "/v1/chat/completions"
-                asked.append((body, dict(self.headers)))
-                choice = {"message": {"content": program(30 - len(asked))}, "finish_reason": "stop"}
-                answer = {"choices": [choice], "esopt": {"id": len(asked), "direction": 7, "sigma": 0.1}}
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(json.dumps(answer).encode())
-
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
+def test_a_server_is_asked_for_mutations_and_told_their_scores(host, tmp_path):
+    with serving(tmp_path) as start:
+        server = start(engine=Grower("```python\ndef grow_v2(x):\n    return x * {value}\n```"), function="grow_v2")
         main = importlib.import_module("main")
-        client = adapter.Client(base_url=f"http://127.0.0.1:{server.server_port}/v1", mutations=3)
-        best = main.main(key="sk", mutation=client, max_fe=11)
-        client.attachment.restore()
-    finally:
-        server.shutdown()
-        server.server_close()
-    assert len(asked) == len(told) == 6 and {one["id"] for one in told} == set(range(1, 7))
-    assert all(headers["X-Esopt"] == "on" and headers["X-Esopt-Operator"] == "m1" for _, headers in asked)
-    assert float(asked[0][1]["X-Esopt-Parent"]) == 1.5  # the best of the user's own client
-    assert {30 - one["id"] for one in told} == {one["objective"] for one in told} and "1.5" in best
+        client = adapter.Client(base_url=f"http://127.0.0.1:{server.port}/v1", mutations=3)
+        try:
+            best = main.main(key="sk", mutation=client, max_fe=11)
+        finally:
+            client.attachment.restore()
+        lines, history = samples(tmp_path)
+        assert [line["operator"] for line in lines] == ["m1"] * 6 and len(history) == 2
+        assert all(line["objective"] is not None and line["direction"] is not None for line in lines)
+        assert {tuple(line["parent_objectives"]) for line in lines} == {(1.5,)}  # the best of the user's own client
+        assert "1.5" in best
+        with pytest.raises(HostError, match="answered 404"):
+            client.engine.tell([{"id": 10_000, "objective": 1.0}])
+    with pytest.raises(HostError, match="running `ttc-esopt serve`"):
+        client.engine.tell([{"id": 1, "objective": 1.0}])
+
+
+def test_a_server_may_write_for_all_operators(host, tmp_path):
+    with serving(tmp_path) as start:
+        server = start(engine=Grower("```python\ndef grow_v2(x):\n    return x * {value}\n```"), directions=2)
+        main = importlib.import_module("main")
+        client = adapter.Client(base_url=f"http://127.0.0.1:{server.port}/v1")
+        try:
+            main.main(key="sk", mutation=client, generator=client)
+        finally:
+            client.attachment.restore()
+        lines, history = samples(tmp_path)
+        assert Counter(line["operator"] for line in lines) == {"i1": 4, "e1": 2, "m1": 2} and len(history) == 1
+        assert {line["operator"] for line in lines if line["direction"] is not None} == {"m1"}
 
 
 def test_without_an_engine_the_client_says_where_one_could_be(monkeypatch):
@@ -394,29 +390,57 @@ def test_under_exec_a_run_steps_and_its_files_hold_it(tmp_path, monkeypatch):
     assert execute(checkout / "main.py", ['algorithm="eoh"'], given, options, engine=engine, say=said.append) == 2
 
 
+REAL = {
+    "tsp_constructive": """
+def select_next_node_v2(current_node, destination_node, unvisited_nodes, distance_matrix):
+    row, home = distance_matrix[current_node], distance_matrix[destination_node]
+    return min(unvisited_nodes, key=lambda node: row[node] - ({value} - 4.5) * home[node])
+""",
+    "tsp_aco": "def heuristics_v2(distance_matrix):\n    return 1 / distance_matrix ** ({value} / 2)",
+}
+
+
 @pytest.mark.skipif(not CHECKOUT, reason="TTC_ESOPT_REEVO names no checkout")
-@pytest.mark.parametrize("way", ["problem=tsp_constructive", "problem=tsp_aco"])
-def test_a_real_checkout_runs_unmodified(tmp_path, monkeypatch, way):
+@pytest.mark.parametrize(
+    ("problem", "way"),
+    [("tsp_constructive", ""), ("tsp_constructive", "llm_client@llm_mutation=esopt"), ("tsp_aco", "")],
+)
+def test_a_real_checkout_runs_unmodified(tmp_path, monkeypatch, problem, way):
     checkout = shutil.copytree(CHECKOUT, tmp_path / "checkout", ignore=shutil.ignore_patterns(".git", "__pycache__"))
+    data = checkout / "problems" / problem / "dataset"
+    data.mkdir()
+    for name in ("train50", "val20", "val50", "val100", "val200"):  # the host would draw larger ones: minutes
+        np.save(data / f"{name}_dataset.npy", np.random.default_rng(1).random((1, int(name.strip("trainvl")), 2)))
     monkeypatch.chdir(checkout)
-    name = "select_next_node_v2(current_node, destination_node, unvisited_nodes, distance_matrix)"
-    choice = "return min(unvisited_nodes, key=lambda n: distance_matrix[current_node][n] - {value} * 0.05 * "
-    texts = {
-        "problem=tsp_constructive": f"def {name}:\n    {choice}distance_matrix[destination_node][n])",
-        "problem=tsp_aco": "def heuristics_v2(distance_matrix):\n    return 1 / distance_matrix ** ({value} / 2)",
-    }
     given, options = host_options({"arm": "esopt"}, directions=3)
     said = []
-    arguments = [way, "init_pop_size=3", "pop_size=2", "max_fe=9", "timeout=60"]
+    arguments = [f"problem={problem}", "init_pop_size=3", "pop_size=2", "max_fe=9", "timeout=60"]
+    expected = {"seed": 1, "i1": 3, "e1": 2, "m1": 3}
+    text = f"```python\nimport numpy as np\n{REAL[problem]}\n```"
+    if way:  # the user's own client, as a module of his
+        arguments += [way, "llm_client=mine", "--config-dir", str(Path(adapter.__file__).parent / "config")]
+        expected = {"seed": 1, "m1": 3}
+        (checkout / "cfg" / "llm_client" / "mine.yaml").write_text("_target_: mine.Mine\nmodel: mine\n")
+        (checkout / "mine.py").write_text(MINE.format(text=text))
     python = os.environ.get("TTC_ESOPT_REEVO_PYTHON", sys.executable)
-    engine = Grower(f"```python\nimport numpy as np\n{texts[way]}\n```")
     code = execute(
-        checkout / "main.py", arguments, given, options, engine=engine, say=said.append, python=python, report=False
-    )
+        checkout / "main.py", arguments, given, options, engine=Grower(text), say=said.append, python=python,
+        report=False,
+    )  # fmt: skip
     assert code == 0, said
     lines, history = samples(checkout)
-    assert Counter(line["operator"] for line in lines) == {"seed": 1, "i1": 3, "e1": 2, "m1": 3}
+    assert Counter(line["operator"] for line in lines) == expected
     assert all(line["objective"] is not None for line in lines), lines
     assert len(history) == 1 and history[0]["taken"]
     (validation,) = checkout.rglob("best_code_overall_val_stdout.txt")
     assert "Average for 100" in validation.read_text()
+
+
+MINE = """
+import random
+from utils.llm_client.base import BaseClient
+
+class Mine(BaseClient):
+    def multi_chat_completion(self, messages_list, n=1, temperature=None):
+        return [{text!r}.replace("{{value}}", str(random.uniform(1, 5))) for _ in messages_list for _ in range(n)]
+"""

@@ -29,7 +29,7 @@ MOST_UNTAKEN = 256
 
 
 @dataclass(frozen=True)
-class Service:
+class Offer:
     """What the routes need to know.
 
     Attributes
@@ -58,10 +58,10 @@ class Api:
     ending : set by whoever wants to end: only what the open batch still needs is answered
     """
 
-    def __init__(self, ledger: Ledger, service: Service) -> None:
-        self._ledger, self._service = ledger, service
+    def __init__(self, ledger: Ledger, offer: Offer) -> None:
+        self._ledger, self._offer = ledger, offer
         self._scores = Scores(ledger)
-        self._places = threading.BoundedSemaphore(service.queue)
+        self._places = threading.BoundedSemaphore(offer.queue)
         self._untaken: dict[str, list[tuple[int, list[dict]]]] = {}
         self._lock = threading.Lock()
         self._since = int(time.time())
@@ -87,7 +87,7 @@ class Api:
         if prompt.strip() == PROBE:
             return Answer({"content": ["2"]})
         count = read.count(body, "repeat_prompt")
-        sampling = read.eoh_sampling(body, self._service.max_tokens)
+        sampling = read.eoh_sampling(body, self._offer.max_tokens)
         ask = {"prompt": prompt, "sampling": sampling}
         try:
             replies = self._replies(call, read.Wish.of(call.headers, ""), [ask] * count)
@@ -102,17 +102,17 @@ class Api:
         body = read.an_object(call.body)
         messages = read.messages(body)
         read.refuse_what_is_not_there(body)
-        ask = {"prompt": messages, "sampling": read.openai_sampling(body, self._service.max_tokens)}
+        ask = {"prompt": messages, "sampling": read.openai_sampling(body, self._offer.max_tokens)}
         return self._openai(call, body, [ask], _CHAT)
 
     def _raw(self, call: Call) -> Answer:
         body = read.an_object(call.body)
         read.refuse_what_is_not_there(body)
-        sampling = read.openai_sampling(body, self._service.max_tokens) | {"raw": True}
+        sampling = read.openai_sampling(body, self._offer.max_tokens) | {"raw": True}
         return self._openai(call, body, [{"prompt": p, "sampling": sampling} for p in read.prompts(body)], _RAW)
 
     def _openai(self, call: Call, body: Mapping[str, Any], asks: list[dict], form: _Form) -> Answer:
-        model = read.text(body, "model", self._service.model)
+        model = read.text(body, "model", self._offer.model)
         stream, options = read.flag(body, "stream"), read.part(body, "stream_options")
         count = read.count(body, "n")
         if count * len(asks) > read.LARGEST_COUNT:
@@ -135,7 +135,7 @@ class Api:
         return Answer(reply | {"object": form.kind, "choices": choices, "usage": usage} | alone, headers=_headers(said))
 
     def _models(self, call: Call) -> Answer:
-        names = (self._service.model, self._service.model + read.FROZEN)
+        names = (self._offer.model, self._offer.model + read.FROZEN)
         rows = [{"id": n, "object": "model", "created": self._since, "owned_by": "ttc-esopt"} for n in names]
         return Answer({"object": "list", "data": rows})
 
@@ -148,7 +148,7 @@ class Api:
         """One reply to each ask, handed out for good."""
         directed = wish.directed
         if directed is None:
-            match = self._service.es_match
+            match = self._offer.es_match
             directed = match is None or match.search(read.plain(asks[0]["prompt"])) is not None
         asks = [ask | {"parents": wish.parents} for ask in asks]
         with self._place():
@@ -172,7 +172,7 @@ class Api:
             raise HttpError(400, str(error)) from None
         for reply in replies:
             self._scores.note(reply["id"], self._text(reply))
-        if self._service.reads:
+        if self._offer.reads:
             lost = [{"id": r["id"], "failure": r["failure"], "detail": r["detail"]} for r in replies if not r["ok"]]
             if lost:
                 self._scores.tell(lost)
@@ -181,7 +181,7 @@ class Api:
     @contextlib.contextmanager
     def _place(self) -> Iterator[None]:
         if not self._places.acquire(blocking=False):
-            raise HttpError(503, f"{self._service.queue} requests are waiting already; try again.", code="queue_full")
+            raise HttpError(503, f"{self._offer.queue} requests are waiting already; try again.", code="queue_full")
         try:
             yield
         finally:
@@ -207,14 +207,14 @@ class Api:
 
     def _text(self, reply: Mapping[str, Any]) -> str:
         """A reply as clients see it: with what it was begun with, and the fence closed at which it was cut off."""
-        text = self._service.start + reply["text"]
-        if self._service.start and reply["finish"] == "stop" and text.count(FENCE) % 2:
+        text = self._offer.start + reply["text"]
+        if self._offer.start and reply["finish"] == "stop" and text.count(FENCE) % 2:
             text = text.rstrip() + "\n" + FENCE
         return text
 
     def _said(self, reply: Mapping[str, Any]) -> dict[str, Any]:
         said = {"id": reply["id"], "direction": reply["direction"], "sigma": reply["sigma"] or 0.0}
-        return said | ({"failure": reply["failure"]} if self._service.reads else {})
+        return said | ({"failure": reply["failure"]} if self._offer.reads else {})
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,10 @@ def host_options(
         if isinstance(found, Path):
             given["model"] = str(found.resolve())
     settings = resolve(given, models.defaults(name))
+    if directions == "host" and settings.replies_per_direction > 1:
+        raise ConfigurationError(
+            "The host's own numbers have one reply per direction: --replies-per-direction 1, or --directions G."
+        )
     if continue_from is not None and not Path(continue_from).exists():
         raise ConfigurationError(f"No such folder: {continue_from} (--continue).")
     options = {

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from ttc_esopt.attached.exec import conclude
-from ttc_esopt.attached.http_api import Api, Service
+from ttc_esopt.attached.http_api import Api, Offer
 from ttc_esopt.attached.http_server import Server
 from ttc_esopt.attached.session import Finished, Session
 from ttc_esopt.errors import ConfigurationError
@@ -51,7 +51,7 @@ def serve(
     host, port, token : see `Server`
     steps : T
     batch_timeout : seconds after which a batch is closed without the missing scores (0: never)
-    queue, es_match : see `Service`
+    queue, es_match : see `Offer`
     function : name that a reply's program must define; replies without one are invalid at once. None: nobody looks
     reply_start : what every reply is begun with
     go_on : continue the run in `out`
@@ -87,7 +87,7 @@ def serve(
             session.hello(plan)
             api = Api(
                 session.ledger,
-                Service(
+                Offer(
                     options["model"], session.folder.settings.max_tokens, queue, match,
                     reply_start, function is not None,
                 ),

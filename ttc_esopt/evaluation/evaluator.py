@@ -352,7 +352,8 @@ class Evaluator:
         if index not in self._bounds:
             with own_code(f"{self.problem.name}.bounds()"):
                 low, high = map(float, self.problem.bounds(self.instances[index]))
-            if isinstance(self.problem, SelfScored) and self.problem.bounded and not (math.isfinite(low) and math.isfinite(high)):
+            finite = math.isfinite(low) and math.isfinite(high)
+            if isinstance(self.problem, SelfScored) and self.problem.bounded and not finite:
                 raise ConfigurationError(
                     f"Expected finite bounds of a score that the program's own process reports, got {low} to {high} "
                     f"({self.problem.name}.bounds())."

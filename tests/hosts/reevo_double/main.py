@@ -24,7 +24,7 @@ DEFAULTS = {
 
 def main(**given):
     cfg = Settings({**DEFAULTS, **given})
-    client = init_client(cfg)
+    client = cfg.get("generator") or init_client(cfg)
     from reevo import ReEvo
 
     code, path = ReEvo(cfg, ROOT, client, mutation_llm=cfg.get("mutation")).evolve()

@@ -118,6 +118,7 @@ class Evaluation:
         self.template_program = template_program
         self.task_description = task_description
         self.use_protected_div = use_protected_div
+        self.protected_div_delta = protected_div_delta
         self.timeout_seconds = timeout_seconds
         self.exec_code = exec_code
         self.safe_evaluate = safe_evaluate
@@ -131,7 +132,9 @@ class SecureEvaluator:
         self._evaluator = evaluator
 
     def _modify_program_code(self, text):
-        return text.replace(" / ", " // ") if self._evaluator.use_protected_div else text
+        if not self._evaluator.use_protected_div:
+            return text
+        return text.replace(" / (", f" / ({self._evaluator.protected_div_delta} + ")
 
     def evaluate_program(self, program, **kwargs):
         text = self._modify_program_code(str(program))

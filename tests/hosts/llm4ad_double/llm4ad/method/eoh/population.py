@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-import random
 from threading import Lock
+
+import numpy as np
 
 
 class Population:
@@ -46,4 +47,5 @@ class Population:
 
     def selection(self):
         valid = sorted((one for one in self._population if not math.isinf(one.score)), key=lambda one: -one.score)
-        return random.choices(valid, [1 / (rank + len(valid)) for rank in range(len(valid))])[0]
+        weights = np.array([1 / (rank + len(valid)) for rank in range(len(valid))])
+        return np.random.choice(valid, p=weights / weights.sum())

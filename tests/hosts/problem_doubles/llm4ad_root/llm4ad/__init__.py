@@ -1,0 +1,1 @@
+"""The part of LLM4AD that a task sees."""
