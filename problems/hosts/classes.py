@@ -31,7 +31,8 @@ _HOW = {
     "requests": "pip install requests (EoH needs it)",
     "hydra": "pip install hydra-core (ReEvo needs it)",
 }
-_QUICK = 3.0  # seconds that a swallowed fault may take to be met again
+_QUICK = 3.0  # seconds, and a share of the limit, after which a swallowed fault is not looked for: tracing is slow
+_SHARE = 0.1
 
 
 def load(place: str, name: str, arguments: dict[str, Any]) -> Host | None:
@@ -151,7 +152,8 @@ class Host:
         """Call the host; a None behind which it hides an exception becomes that exception."""
         began = time.monotonic()
         value = call()
-        if value is None and time.monotonic() - began < _QUICK and (error := _swallowed(call, method)) is not None:
+        soon = time.monotonic() - began < min(_QUICK, _SHARE * self.timeout)
+        if value is None and soon and (error := _swallowed(call, method)) is not None:
             raise error
         return self._number(value, what)
 

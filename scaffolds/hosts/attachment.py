@@ -109,7 +109,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         if name not in self._attachment._hooks:
             return None
         for finder in sys.meta_path:
-            if finder is self or not hasattr(finder, "find_spec"):
+            if isinstance(finder, _Finder) or not hasattr(finder, "find_spec"):
                 continue
             spec = finder.find_spec(name, path, target)
             if spec is not None:

@@ -104,7 +104,7 @@ class Ledger:
     def generate(
         self, operator: str, generation: int, asks: Sequence[dict], batch: int | str | None = None
     ) -> list[dict]:  # fmt: skip
-        """See `Client.generate`; an ask may also hold "sampling" (temperature, top_p, max_tokens, stop, raw), "seed".
+        """See `Client.generate`; an ask may also hold "prefill", "seed" and "sampling" (temperature, stop, raw ...).
 
         Raises
         ------
@@ -153,28 +153,32 @@ class Ledger:
             # without noise the candidates of a batch still have a slot each, so that shapes are the same in every arm
             direction = line["direction"] if batch is None or batch.seeds else ticket.slot
             request = Request(
-                ask["prompt"], line["sampling_seed"], self._reading.prefill, direction, line["sigma"] or 0.0
+                ask["prompt"], line["sampling_seed"], self._started(ask), direction, line["sigma"] or 0.0
             )
             groups.setdefault(self._sampling_of(ask), []).append((ticket, request))
         for sampling, group in groups.items():
             replies = self._desk.generate([request for _, request in group], sampling)
-            for (ticket, _), reply in zip(group, replies, strict=True):
-                self._read(ticket, reply)
+            for (ticket, request), reply in zip(group, replies, strict=True):
+                self._read(ticket, reply, request.prefill)
         with self._lock:
             for ticket in tickets:
                 ticket.seconds += (time.monotonic() - began) / len(tickets)
         return [self._answer(ticket) for ticket in tickets]
 
-    def _sampling_of(self, ask: dict) -> Sampling:
-        given = ask.get("sampling")
-        if not given:
-            return self._sampling
-        own = {name: getattr(self._sampling, name) for name in Sampling.__dataclass_fields__}
-        if given.get("raw"):
-            own["chat_template"] = False
-        return Sampling(**own | {name: value for name, value in given.items() if name != "raw"})
+    def _started(self, ask: dict) -> str:
+        """The start of the reply, written for the model; an ask may want none, or another one."""
+        return ask.get("prefill", self._reading.prefill)
 
-    def _read(self, ticket: Ticket, reply: Any) -> None:
+    def _sampling_of(self, ask: dict) -> Sampling:
+        own = {name: getattr(self._sampling, name) for name in Sampling.__dataclass_fields__}
+        if not self._started(ask):
+            own["stop"] = ()  # where a started function ends is no place to end for a whole reply
+        given = dict(ask.get("sampling") or {})
+        if given.pop("raw", False):
+            own["chat_template"] = False
+        return Sampling(**own | given)
+
+    def _read(self, ticket: Ticket, reply: Any, prefill: str) -> None:
         line = ticket.line
         with self._lock:
             line["prompt_tokens"] += reply.prompt_tokens
@@ -185,7 +189,7 @@ class Ledger:
             line["code"] = reply.text
             return
         parsed = parse_reply(
-            reply.text, self._reading.function, kind=self._reading.kind, prefill=self._reading.prefill,
+            reply.text, self._reading.function, kind=self._reading.kind, prefill=prefill,
             truncated=reply.finish == "length",
         )  # fmt: skip
         line |= {"description": parsed.description, "code": parsed.code}
