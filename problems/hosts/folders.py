@@ -3,7 +3,7 @@
 The host writes a candidate to problems/NAME/gpt.py and calls `python eval.py SIZE ROOT train`; two runs in one
 checkout overwrite each other, and the `python` of the path may be another one. Here eval.py runs as a script inside the
 sandboxed child, by this interpreter, in a private copy of the folder (links to all but gpt.py); the candidate is its
-module `gpt`, and nothing is written to the checkout. As there, the objective is the last line but one of what it prints.
+module `gpt`, and nothing is written to the checkout. As there, the objective is the last but one line that it prints.
 """
 
 from __future__ import annotations
