@@ -64,6 +64,7 @@ def test_ctrl_c_once_ends_after_the_running_batch_without_an_error(tmp_path):
 
 @pytest.mark.parametrize("wrong", ["directions='many'", "parser='theirs'", "sigm=1", "model='no/such/folder'"])
 def test_a_wrong_setting_is_one_sentence(tmp_path, wrong):
-    code = f"import ttc_esopt\ntry:\n    with ttc_esopt.attach({wrong}): pass\nexcept BaseException as e: print(repr(e))"
+    block = f"    with ttc_esopt.attach({wrong}): pass"
+    code = f"import ttc_esopt\ntry:\n{block}\nexcept BaseException as e: print(repr(e))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, cwd=tmp_path)
     assert done.stdout.startswith("HostError(") and len(done.stdout.splitlines()) == 1, done.stdout + done.stderr

@@ -31,7 +31,7 @@ class Service:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.key = secrets.token_bytes(32)
-        self._folder = tempfile.mkdtemp(prefix="ttc-esopt-")  # mode 0700
+        self._folder = tempfile.mkdtemp(prefix="ttc-esopt-engine-")  # mode 0700
         self.address = os.path.join(self._folder, "engine")
         self._listener = Listener(self.address, "AF_UNIX", authkey=self.key)
         self.failed: BaseException | None = None
