@@ -26,7 +26,7 @@ class Running:
     """A server process that has said where it listens."""
 
     def __init__(self, *arguments):
-        self.process = command(*arguments, "--port", 0, TTC_ESOPT_TOKEN=TOKEN)
+        self.process = command(*arguments, "--port", 0, "--token", TOKEN, TTC_ESOPT_TOKEN="another-token-entirely")
         self.said = []
         for line in self.process.stdout:
             self.said.append(line)
@@ -61,7 +61,8 @@ def test_ctrl_c_ends_after_the_running_batch_and_continue_goes_on(tmp_path):
     code, said = running.end()
     assert status == 200 and told["step"]["taken"] and code == 0, said
     assert "ending after the running batch" in said and said.splitlines()[-1].startswith("results: ")
-    assert TOKEN not in said and TOKEN not in (out / "run.toml").read_text()
+    stored = (out / "run.toml").read_text()
+    assert TOKEN not in said + stored and "--token ..." in stored and "--max-tokens 8" in stored
     again = Running(*options, "--continue")
     state = HTTPConnection("127.0.0.1", again.port, timeout=60)
     state.request("GET", "/es/state", headers={"X-Api-Key": TOKEN})

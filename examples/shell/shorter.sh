@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Ask, measure, tell: the reward of a reply is minus its size in bytes, so that short answers pay.  bash shorter.sh [REQUESTS]
+# Ask, measure, tell: the reward is minus the size of the reply, so that short answers pay.  bash shorter.sh [REQUESTS]
 set -euo pipefail
 server=${TTC_ESOPT_URL:-http://127.0.0.1:8000}
 folder=$(mktemp -d)

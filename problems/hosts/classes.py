@@ -65,7 +65,7 @@ def load(place: str, name: str, arguments: dict[str, Any]) -> Host | None:
     try:
         made = found(**arguments)
     except ModuleNotFoundError as error:
-        raise _missing(place, error) from error
+        raise missing_module(place, error) from error
     except Exception as error:
         hint = ", --problem-arg" if arguments or isinstance(error, TypeError) else ""
         raise ConfigurationError(f"{place}:{name} cannot be made: {describe(error)} (--problem{hint}).") from error
@@ -90,12 +90,12 @@ def _module(place: str) -> types.ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise _missing(place, error) from error
+        raise missing_module(place, error) from error
     except Exception as error:
         raise ConfigurationError(f"{place} cannot be loaded: {describe(error)} (--problem).") from error
 
 
-def _missing(place: str, error: ModuleNotFoundError) -> ConfigurationError:
+def missing_module(place: str, error: ModuleNotFoundError) -> ConfigurationError:
     name = (error.name or "").partition(".")[0]
     how = _HOW.get(name, "install it into this Python, or put its folder on PYTHONPATH")
     return ConfigurationError(f"{place} needs the module {error.name}, which is not found: {how} (--problem).")
@@ -136,6 +136,11 @@ class Host:
 
     def warm(self) -> None:
         """Called in a process that will evaluate, before the first program."""
+
+    def _completed(self, code: str) -> str:
+        """A program under those of the template's imports that it lacks, as hosts put them."""
+        missing = [line for line in self.template.imports.splitlines() if line not in code]
+        return "\n".join([*missing, code])
 
     def _number(self, value: Any, what: str) -> float:
         """A host's answer as a number."""
@@ -222,8 +227,7 @@ class EoH2(Host):
         return code, dict(self.names)
 
     def value(self, function: Callable[..., Any], code: str) -> float:
-        missing = [line for line in self.template.imports.splitlines() if line not in code]
-        code = "\n".join([*missing, code])  # as EoH itself completes what a model wrote
+        code = self._completed(code)
         if not self.direct:
             return self._asked(lambda: self.problem.evaluate(code), self.problem.evaluate, "evaluate()")
         method = self.problem.evaluate_program
@@ -285,8 +289,7 @@ class LLM4AD(Host):
 
     def prepare(self, code: str) -> tuple[str, dict[str, Any]]:
         """The program, completed by the template's imports, as the host would have pasted it into the template."""
-        missing = [line for line in self.template.imports.splitlines() if line not in code]
-        self.executed = code if code.lstrip().startswith("from __future__") else "\n".join([*missing, code])
+        self.executed = code if code.lstrip().startswith("from __future__") else self._completed(code)
         if not self._modifies():
             return code, dict(self.names)  # the same program, with the model's own line numbers
         problem, entry = self.problem, self.template.entry

@@ -29,7 +29,7 @@ import numpy as np
 
 from ttc_esopt.errors import ConfigurationError
 from ttc_esopt.problems.base import WrongShape, describe
-from ttc_esopt.problems.hosts.classes import Host, _missing
+from ttc_esopt.problems.hosts.classes import Host, missing_module
 from ttc_esopt.problems.hosts.templates import NUMPY, take_apart
 
 _ARGUMENTS = ("config", "problem_size", "timeout")
@@ -131,7 +131,7 @@ class ReEvo(Host):
                 importlib.import_module(name)
             except ModuleNotFoundError as error:
                 if error.name != "gpt":  # the candidate; a module that imports it is left to each child
-                    raise _missing(str(file), error) from error
+                    raise missing_module(str(file), error) from error
             except Exception as error:
                 raise ConfigurationError(
                     f"{file} imports {name}, which fails: {describe(error)} (--problem)."

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ttc_esopt.scaffolds.hosts.client import Client, HostError
-from ttc_esopt.scaffolds.hosts.eoh1_run import HOST, NOBODY, Run
+from ttc_esopt.scaffolds.hosts.eoh1_run import HOST, Run
 from ttc_esopt.scaffolds.hosts.isolate import Outcome
-from ttc_esopt.scaffolds.hosts.run import parents_of
+from ttc_esopt.scaffolds.hosts.run import individual, parents_of
 
 Json = dict[str, Any]
 SUPPORTED = 'EoH 0.1 (tag v0.1), method "eoh"'
@@ -246,7 +246,7 @@ class Operators:
         self.evol.debug_mode = False  # it would wait for the Enter key
 
     def population_generation(self) -> list[Json]:
-        population = super().population_generation()
+        population = super().population_generation() + self.attached.joining()
         self.attached.require_somebody(population)
         return population
 
@@ -361,5 +361,5 @@ class Operators:
     def _as_offspring(self, turn: _Turn) -> Json:
         if turn.outcome is None or turn.outcome.value is None:
             turn.parents = None
-            return dict(NOBODY)
-        return {**NOBODY, "algorithm": turn.description, "code": turn.code, "objective": turn.outcome.value}
+            return individual(None, None, None)
+        return individual(turn.description, turn.code, turn.outcome.value)

@@ -16,10 +16,9 @@ from typing import Any
 from ttc_esopt.scaffolds.hosts import populations
 from ttc_esopt.scaffolds.hosts.client import Client, HostError
 from ttc_esopt.scaffolds.hosts.isolate import Outcome, evaluate, settle
-from ttc_esopt.scaffolds.hosts.run import HostRun, draws, restore_draws, results_folder
+from ttc_esopt.scaffolds.hosts.run import HostRun, draws, individual, restore_draws, results_folder, told
 
 HOST = "EoH 0.1"
-NOBODY = {"algorithm": None, "code": None, "objective": None, "other_inf": None}  # how EoH writes a failure
 
 
 class Weight(float):
@@ -124,10 +123,7 @@ class Run(HostRun):
 
     def _hand_over(self, stored: Sequence[dict]) -> None:
         """To the host as a file, sorted, since that is how it takes a population."""
-        individuals = [
-            {**NOBODY, "algorithm": one["description"] or "", "code": one["code"], "objective": one["objective"]}
-            for one in stored
-        ]
+        individuals = [individual(one["description"], one["code"], one["objective"]) for one in stored]
         with tempfile.NamedTemporaryFile("w", prefix="ttc-esopt-", suffix=".json", delete=False) as file:
             json.dump(individuals, file)
         self._file = file.name
@@ -197,12 +193,11 @@ class Run(HostRun):
         found = self.outcomes([seed["code"] for seed in seeds])
         for place, (one, outcome) in enumerate(zip(seeds, found, strict=True), start=1):
             if outcome.value is not None:
-                kept = {"algorithm": one["algorithm"], "code": one["code"], "objective": outcome.value}
-                population.append({**NOBODY, **kept})
+                population.append(individual(one["algorithm"], one["code"], outcome.value))
                 continue
-            self.failures[f"{outcome.failure}: {outcome.detail}"] += 1
+            self.count(outcome)
             self.client.say(f"seed {place} is left out: {outcome.failure}, {outcome.detail}")
-        self.client.seeds(_told(population))
+        self.client.seeds(told(population))
         self.require_somebody(population)
         self._population, self._draws = population, draws()
         return population
@@ -234,7 +229,7 @@ class Run(HostRun):
         saved = self._start + self._managed // len(self.loop.operators)
         if saved > self._reported:
             self._reported = saved
-            self.client.generation(saved, _told(self._population), self._draws)
+            self.client.generation(saved, told(self._population), self._draws)
 
     def require_somebody(self, population: Sequence[dict]) -> None:
         """Refuse to go on with nobody: EoH would draw parents from an empty list, and trip over it at the end."""
@@ -268,12 +263,23 @@ class Run(HostRun):
                 return super().outcomes(codes)
         return found
 
-    def _probe(self) -> None:
-        """Lower the sandbox if a trivial program of ours works only without; never because of a model's program."""
+    def _trivial(self) -> list[str]:
+        """Programs that answer with one of their inputs, or with its first element, or with 0."""
         prompts = self.problem.prompts
         inputs = prompts.get_func_inputs()
         answers = [answer for name in inputs for answer in (name, f"{name}[0]")] + ["0"]
-        programs = [f"def {prompts.get_func_name()}({', '.join(inputs)}):\n    return {answer}\n" for answer in answers]
+        return [f"def {prompts.get_func_name()}({', '.join(inputs)}):\n    return {answer}\n" for answer in answers]
+
+    def joining(self) -> list[dict]:
+        """Heuristics beside those that the model wrote in the beginning."""
+        found = self.openings()
+        if not self._valid and not self.client.stopping:
+            found = self.spares(self._trivial(), 1)
+        return [individual(one["description"], one["code"], one["objective"]) for one in found]
+
+    def _probe(self) -> None:
+        """Lower the sandbox if a trivial program of ours works only without; never because of a model's program."""
+        programs = self._trivial()
         found = evaluate(
             self._evaluate, programs, timeout=self._timeout, processes=self._processes,
             isolation=replace(self._isolation, mode="limits"),
@@ -288,10 +294,3 @@ class Run(HostRun):
                 "The problem does not work in the sandbox, not even with a trivial program, so model-written programs "
                 "run with your rights, and only limits on memory, time and output."
             )
-
-
-def _told(population: Sequence[dict]) -> list[dict]:
-    return [
-        {"description": one["algorithm"] or "", "code": one["code"], "objective": float(one["objective"])}
-        for one in population
-    ]

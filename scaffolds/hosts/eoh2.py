@@ -56,7 +56,7 @@ def patch_loop(module: ModuleType, attachment: Attachment) -> None:
 
     def _init_population(self: Any, t0: float) -> tuple[list, int]:
         population, k = init_population(self, t0)
-        return self._attached.initial(population, k), k
+        return self._attached.initial(population), k
 
     def _save_checkpoint(self: Any, population: list, gen: int) -> None:
         save(self, population, gen)
@@ -139,5 +139,3 @@ def _evolution(base: type) -> type:
                 self.collecting = None
 
     return Evolution
-
-

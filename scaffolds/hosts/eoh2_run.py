@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ttc_esopt.scaffolds.hosts.client import Client, HostError
-from ttc_esopt.scaffolds.hosts.run import HostRun, draws, parents_of, restore_draws, results_folder
+from ttc_esopt.scaffolds.hosts.run import (
+    HostRun,
+    draws,
+    individual,
+    parents_of,
+    restore_draws,
+    results_folder,
+    told,
+)
 from ttc_esopt.scaffolds.hosts.templates import entry, prefill_of
 
 INIT = "i1"
@@ -56,14 +64,15 @@ class Run(HostRun):
         super().__init__(client, problem.evaluate, problem.timeout, problem.n_processes)
         self.config, self.problem = config, problem
         self.loop: Any = None
-        self.valid = 0
-        self.state: dict | None = None
-        self.es = self.es_operators(config.operators)
+        self.valid = self._inits = 0
+        self._stored: list[dict] = []
+        self._state: dict | None = None
         weights = dict.fromkeys(config.operators, 0.0)
         for operator, weight in zip(config.operators, config.operator_weights, strict=True):
             weights[operator] += weight
-        self.others = {one: weight for one, weight in weights.items() if one not in self.es and weight > 0}
-        self.es = [one for one in self.es if weights[one] > 0]
+        weights = {one: weight for one, weight in weights.items() if weight > 0}
+        self.es = self.es_operators(list(weights))
+        self.others = {one: weight for one, weight in weights.items() if one not in self.es}
         share = sum(self.others.values()) / sum(weights.values())
         self.other_draws = max(1, round(config.pop_size * share)) if self.others else 0
 
@@ -78,6 +87,8 @@ class Run(HostRun):
                 f"Nothing is left to do: generation {first} of {c.n_pop} is there (n_pop in the script).", 0
             )
         self.settle(self.problem.template_program)
+        # before anything of an earlier run is touched
+        self._stored = self.continued(c.continue_path, first) if c.use_continue else []
         made = 0 if c.use_seed or c.use_continue else 2 * c.pop_size
         left, es = c.n_pop - first, bool(self.es)
         per = self.other_draws + len(self.es) * self.batch if not self.host_numbers and es else c.pop_size
@@ -99,9 +110,11 @@ class Run(HostRun):
             "lines": [f"candidates: {start}, then {left} generations of {detail}; population {c.pop_size}"],
             "continued": {"generation": first, "path": c.continue_path} if c.use_continue else None,
         })  # fmt: skip
-        self.ours, self.state = answer["ours"], answer["state"]
+        self._state = answer["state"]
         if c.use_continue:
             self._go_on_counting()
+            if not answer["ours"]:
+                self.client.seeds(self._stored)
 
     def _go_on_counting(self) -> None:
         """The host's sample files go on where they were."""
@@ -111,40 +124,30 @@ class Run(HostRun):
         ]
         self.loop._sample_count = self.loop._samples_flushed = max(last, default=0)
 
-    def initial(self, population: list, k: int) -> list:
-        """The population that the run begins with."""
+    def initial(self, population: list) -> list:
+        """The population that the run begins with, and the draws with which it goes on."""
         if self.config.use_continue:
-            stored = self.continued(self.config.continue_path, k)
-            if not self.ours:
-                self.client.seeds(stored)
-            population = [
-                {"algorithm": one["description"], "code": one["code"], "objective": one["objective"], "other_inf": None}
-                for one in stored
-            ]
-            restore_draws(self.state)
+            population = [individual(one["description"], one["code"], one["objective"]) for one in self._stored]
+            restore_draws(self._state)
         return population
 
     def saved(self, population: list, k: int) -> None:
         """The host has written generation k."""
         self.generation = k
-        told = [{"description": i["algorithm"], "code": i["code"], "objective": i["objective"]} for i in population]
-        self.client.generation(k, told, draws())
+        self.client.generation(k, told(population), draws())
 
     def evaluate_seeds(self, seeds: list) -> list:
         """As the host does, each in a child of its own; a seed without a description is no reason to fail."""
         outcomes = self.outcomes([seed["code"] for seed in seeds])
-        told = [
-            {"description": seed.get("algorithm") or "", "code": seed["code"], "objective": outcome.value}
+        evaluated = [
+            individual(seed.get("algorithm") or "", seed["code"], outcome.value)
             for seed, outcome in zip(seeds, outcomes, strict=True)
         ]
-        self.client.seeds(told)
-        kept = [one for one in told if one["objective"] is not None]
+        self.client.seeds(told(evaluated))
+        kept = [one for one in evaluated if one["objective"] is not None]
         self.valid += len(kept)
         logging.getLogger("eoh").info("Seeds: %d/%d valid.", len(kept), len(seeds))
-        return [
-            {"algorithm": one["description"], "code": one["code"], "objective": one["objective"], "other_inf": None}
-            for one in kept
-        ]
+        return kept
 
     # offspring
 
@@ -163,7 +166,18 @@ class Run(HostRun):
             made = self._together(population, operators, generation)
         if len(made) < len(operators):
             del operators[len(made) :]
-        return [one.parents for one in made], [one.offspring for one in made]
+        joined = self._joining() if not population else []
+        return [one.parents for one in made] + [None] * len(joined), [one.offspring for one in made] + joined
+
+    def _joining(self) -> list[dict]:
+        """Heuristics beside those that the model writes in the beginning; EoH asks twice, and takes what comes."""
+        self._inits += 1
+        found = self.openings() if self._inits == 1 else []
+        self.valid += len(found)
+        if self._inits == 2 and not self.valid:
+            found = self.spares([self.problem.template_program], 1)
+            self.valid += len(found)
+        return [individual(one["description"], one["code"], one["objective"]) for one in found]
 
     def _together(self, population: list, operators: Sequence[str], generation: int) -> list[Candidate]:
         """Operator after operator, each in one request; a batch of directions is scored before the next begins."""
@@ -264,7 +278,5 @@ class Run(HostRun):
             )
             if outcome is not None:
                 self.valid += outcome.value is not None
-                one.offspring = {
-                    "algorithm": one.description, "code": one.code, "objective": outcome.value, "other_inf": None
-                }  # fmt: skip
+                one.offspring = individual(one.description, one.code, outcome.value)
         self.client.tell(results)

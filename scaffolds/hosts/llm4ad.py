@@ -129,6 +129,8 @@ def _patch_loop(module: Any, here: _Here, attachment: Any) -> None:
                 fn(*args, **kwargs)
 
         threads(self, until_told_to_leave, *args, **kwargs)
+        if fn == self._iteratively_init_population:
+            self._ttc_esopt.join()
 
     init = attachment.replace(loop, "__init__", __init__)
     run = attachment.replace(loop, "run", run_to_the_end)

@@ -157,6 +157,22 @@ class Run(HostRun):
             populations.check_objectives([one["objective"] for one in stored], fresh, path)
         return members
 
+    def join(self) -> None:
+        """Heuristics beside those that the model wrote in the beginning, as members of the host's population."""
+        population, least = self.eoh._population, self.eoh._selection_num
+        there = len(population) + len(population._next_gen_pop)
+        with self._ours():
+            found = self.openings()
+            short = not self._cut and there + len(found) < least
+            found += self.spares([self._evaluation.template_program], 1) if short else []
+            members = [self._function(one["code"], one["description"]) for one in found]
+            for function, one in zip(members, found, strict=True):
+                function.score, function.ttc_esopt_code = -one["objective"], one["code"]
+            if members and there + len(members) < least:  # LLM4AD wants several, and draws with replacement
+                members += members[-1:] * (least - there - len(members))
+            population._next_gen_pop += members
+            self._valid += len(found)
+
     def _function(self, code: str, description: str) -> Any:
         """A heuristic as the host's object, by the host's own reading."""
 
@@ -310,8 +326,7 @@ class Run(HostRun):
         with self._lock:
             self._told += 1
             self._valid += outcome.value is not None
-            if outcome.value is None:
-                self.failures[f"{outcome.failure}: {outcome.detail.strip().rpartition(chr(10))[2]}"] += 1
+            self.count(outcome)
 
     @contextlib.contextmanager
     def _ours(self) -> Iterator[None]:

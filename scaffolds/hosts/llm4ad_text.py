@@ -11,6 +11,8 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
+from ttc_esopt.scaffolds.hosts.templates import header
+
 _INDENT = "    "
 _OTHER_LINE_BREAKS = re.compile("[\r\v\f\x1c-\x1e\x85\u2028\u2029]")  # lines to str.splitlines, none to Python
 
@@ -40,18 +42,13 @@ def as_reply(code: str, description: str | None, template: str) -> str:
     """
     before, function = _template(template)
     idea = " ".join((description or "").replace("{", "(").replace("}", ")").split()) or "No description."
-    return f"{{{idea}}}\n\n{_header(function)}\n{_body(code, before, function)}\n"
+    return f"{{{idea}}}\n\n{header(function)}\n{_body(code, before, function)}\n"
 
 
 def _template(template: str) -> tuple[list[ast.stmt], ast.FunctionDef]:
     body = ast.parse(template).body
     [place] = [place for place, statement in enumerate(body) if isinstance(statement, ast.FunctionDef)]
     return body[:place], body[place]
-
-
-def _header(function: ast.FunctionDef) -> str:
-    returns = f" -> {ast.unparse(function.returns)}" if function.returns else ""
-    return f"def {function.name}({ast.unparse(function.args)}){returns}:"
 
 
 def _is_import(statement: ast.stmt) -> bool:

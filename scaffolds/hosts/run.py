@@ -7,7 +7,7 @@ import os
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ttc_esopt.scaffolds.hosts import populations
@@ -86,18 +86,22 @@ class HostRun:
             self._outcomes[code] = rounded(outcome)
         return [self._outcomes[code] for code in codes]
 
-    def result(self, id: int, code: str | None, description: str | None, outcome: Outcome | None, **more: Any) -> dict:
-        """What is told of a candidate; `outcome` None: there was no program in its reply."""
-        failure, detail = (outcome.failure, outcome.detail) if outcome else (more.pop("failure", None) or "reply", "")
-        if failure:
-            detail = detail or more.pop("detail", None) or ""
-            self.failures[f"{failure}: {detail.strip().rpartition(chr(10))[2]}"] += 1
-        more.pop("detail", None)
-        more.pop("failure", None)
+    def result(
+        self, id: int, code: str | None, description: str | None, outcome: Outcome | None, *,
+        failure: str = "reply", detail: str = "", **more: Any,
+    ) -> dict:  # fmt: skip
+        """What is told of a candidate; `failure` and `detail` say why nothing was evaluated (`outcome` None)."""
+        outcome = outcome or Outcome(None, failure, detail, 0.0)
+        self.count(outcome)
         return {
-            "id": id, "code": code, "description": description, "objective": outcome.value if outcome else None,
-            "failure": failure, "detail": detail, "seconds": outcome.seconds if outcome else 0.0, **more,
+            "id": id, "code": code, "description": description, "objective": outcome.value,
+            "failure": outcome.failure, "detail": outcome.detail, "seconds": outcome.seconds, **more,
         }  # fmt: skip
+
+    def count(self, outcome: Outcome) -> None:
+        """Remember a failure, to say at the end which was the most frequent."""
+        if outcome.failure:
+            self.failures[f"{outcome.failure}: {outcome.detail.strip().rpartition(chr(10))[2]}"] += 1
 
     def nothing_valid(self) -> HostError:
         """The end of a run without a single valid candidate."""
@@ -105,8 +109,35 @@ class HostRun:
         most, count = self.failures.most_common(1)[0] if self.failures else ("no reply", 0)
         return HostError(
             f"None of {total} candidates was valid; most often ({count} times): {most}. "
-            "Try --prefill, another --temperature, a larger model, or seeds in the host's settings.", 1
+            "Try --prefill, another --temperature, a larger model, or --seeds FILE.py.", 1
         )  # fmt: skip
+
+    def openings(self) -> list[dict]:
+        """The user's own heuristics (--seeds) that are valid for this problem, evaluated and on the record."""
+        seeds = self.options.get("seeds") or []
+        outcomes = self.outcomes([one["code"] for one in seeds])
+        for one, outcome in zip(seeds, outcomes, strict=True):
+            if outcome.value is None:
+                self.client.say(f"{one['description']} is left out: {outcome.failure}, {outcome.detail} (--seeds)")
+        return self._joined(zip(seeds, outcomes, strict=True))
+
+    def spares(self, programs: Sequence[str], count: int) -> list[dict]:
+        """The first valid ones of `programs`, for an initial population in which the model wrote too few."""
+        spare = [{"description": "the problem's own template, or a trivial program", "code": one} for one in programs]
+        outcomes = self.outcomes(list(programs))
+        valid = [pair for pair in zip(spare, outcomes, strict=True) if pair[1].value is not None][:count]
+        if valid:
+            self.client.say(
+                f"the model wrote too few valid heuristics to begin with; {len(valid)} program(s) of the problem's own "
+                "template join the initial population (--seeds FILE.py: yours)"
+            )
+        return self._joined(valid)
+
+    def _joined(self, pairs: Iterable[tuple[dict, Outcome]]) -> list[dict]:
+        found = [one | {"objective": outcome.value} for one, outcome in pairs if outcome.value is not None]
+        if found:
+            self.client.seeds(found)
+        return found
 
     def stop_here(self) -> None:
         """Leave the host's run if it is to end; call it where everything is saved."""
@@ -146,6 +177,19 @@ def parents_of(parents: Any) -> list[dict]:
     """A host's parents (none, one or several of its dictionaries) as they are told."""
     listed = [parents] if isinstance(parents, dict) else list(parents or ())
     return [{"code": one["code"], "objective": one["objective"]} for one in listed]
+
+
+def individual(description: str | None, code: str | None, objective: float | None) -> dict:
+    """A heuristic as EoH, both versions, keeps it; with nothing but None it is a failure."""
+    return {"algorithm": description, "code": code, "objective": objective, "other_inf": None}
+
+
+def told(population: Sequence[dict]) -> list[dict]:
+    """A population of EoH as it is told."""
+    return [
+        {"description": one["algorithm"] or "", "code": one["code"], "objective": one["objective"]}
+        for one in population
+    ]
 
 
 def results_folder(output: str) -> str:

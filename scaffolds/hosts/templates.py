@@ -34,6 +34,10 @@ def prefill_of(template: str) -> str:
         return ""
     function = defined[0]
     imports = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    return "\n".join(["```python", *(imports or ["import numpy as np"]), "", header(function)])
+
+
+def header(function: ast.FunctionDef) -> str:
+    """A function's first line, up to the colon; decorators aside."""
     returns = f" -> {ast.unparse(function.returns)}" if function.returns else ""
-    head = f"def {function.name}({ast.unparse(function.args)}){returns}:"
-    return "\n".join(["```python", *(imports or ["import numpy as np"]), "", head])
+    return f"def {function.name}({ast.unparse(function.args)}){returns}:"

@@ -17,7 +17,7 @@ Json = dict[str, Any]
 OPTIONS = {
     "arm": "frozen", "directions": "host", "replies_per_direction": 1, "parser": "host", "es_operators": ["m1", "m2"],
     "common_parent": True, "prefill": False, "sandbox": "off", "memory_mb": 2048, "seed": 0, "continue": None,
-    "trust_objectives": False,
+    "trust_objectives": False, "seeds": [],
 }  # fmt: skip
 
 

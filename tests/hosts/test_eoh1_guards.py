@@ -44,10 +44,26 @@ def test_neither_placeholders_nor_debug_mode_stop_the_run(host, monkeypatch, loc
 
 @pytest.mark.parametrize("parser", ["ours", "host"])
 def test_nothing_valid_ends_in_one_sentence_that_says_why(host, parser):
+    class Broken(Choose):
+        def score(self, space):
+            raise ValueError("there is no data")
+
     client = FakeClient(lambda *asked: "{Fail.}\n" + program("z"), parser=parser)
     with pytest.raises(HostError, match="None of 6 candidates was valid.*6 times") as ended:
-        run(client)
-    assert "evaluate returned None" in str(ended.value) and client.finished == ["no valid candidate"]
+        run(client, Broken())
+    assert "there is no data" in str(ended.value) or "evaluate returned None" in str(ended.value)
+    assert client.finished == ["no valid candidate"]
+
+
+def test_a_trivial_program_begins_where_the_model_wrote_nothing_valid_and_the_users_own_always_join(host):
+    client = run(FakeClient(lambda *asked: "No.", parser="ours", seeds=[]), ec_n_pop=1)
+    assert any("join the initial population" in line for line in client.lines)
+    assert [one["code"] for one in client.given_seeds] == ["def choose(x):\n    return x\n"]
+    forget()
+    own = {"description": "The heuristic of mine.py.", "code": "def choose(x):\n    return 6"}
+    client = run(FakeClient(lambda *asked: "No.", parser="ours", seeds=[own]), ec_n_pop=1)
+    assert [one["code"] for one in client.given_seeds] == [own["code"]]
+    assert json.loads(Path(POPULATION.format(1)).read_text())[0]["code"] == own["code"]
 
 
 def test_failures_have_names_and_offspring_that_eoh_drops(host):
@@ -100,8 +116,8 @@ def test_a_program_that_only_works_outside_does_not_lower_the_sandbox(host):
     client = FakeClient(lambda *asked: text, sandbox="auto", parser="ours")
     if "landlock" not in sandbox.kernel_layers():
         pytest.skip("this kernel has no Landlock")
-    with pytest.raises(HostError, match="None of 6"):
-        run(client)
+    run(client)  # it goes on from a trivial program of ours
+    assert {one["result"]["objective"] for one in client.candidates} == {None}
     assert not Path("stolen.txt").exists() and not any("with your rights" in line for line in client.lines)
 
 

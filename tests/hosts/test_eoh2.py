@@ -13,6 +13,7 @@ from scripted import Chooser, Scripted
 from ttc_esopt.attached.exec import execute
 from ttc_esopt.attached.options import host_options
 from ttc_esopt.candidates import batch_rewards, key
+from ttc_esopt.engines.base import Reply
 from ttc_esopt.rundata import read_run
 
 
@@ -200,3 +201,23 @@ def test_nothing_valid_ends_in_one_sentence_that_says_why(tmp_path, host, capfd)
     assert attach(script, Chooser(), chosen={"directions": 3}) == 1
     error = capfd.readouterr().err
     assert "None of 6 candidates was valid" in error and "Traceback" not in error
+
+
+@pytest.mark.parametrize("host", hosts())
+def test_the_template_begins_where_the_model_wrote_nothing_valid_and_the_users_own_always_join(tmp_path, host):
+    class Silent(Chooser):
+        def generate(self, requests, sampling, progress=None):
+            return [Reply("No.", 1, 1, "stop") for _ in requests]
+
+    said = []
+    script = user_script(tmp_path / "a", host, generations=1)
+    assert attach(script, Silent(), said, {"directions": 3}, arm="esopt") == 0
+    assert any("join the initial population" in line for line in said)
+    seed = next(line for line in lines(script.parent) if line["operator"] == "seed")
+    assert "return 2 * x" in seed["code"]
+    own = tmp_path / "mine.py"
+    own.write_text("def choose(x):\n    return 3 * x\n")
+    script = user_script(tmp_path / "b", host, generations=1)
+    assert attach(script, Silent(), said, {"directions": 3, "seeds": [own]}, arm="esopt") == 0
+    found = files(script.parent)[Path("results/pops/population_generation_1.json")]
+    assert [one["code"] for one in found] == [own.read_text()]

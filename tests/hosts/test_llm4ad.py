@@ -78,9 +78,8 @@ def test_directions_host_makes_a_batch_of_one_generations_mutations(host, attach
 @pytest.mark.parametrize("profiler", ["EoHProfiler", "ProfilerBase", None])
 def test_replies_that_the_host_drops_are_counted_and_told(host, attach, profiler):
     c = attach(client(lambda *_: "def value(a, b):\n    return a\n", parser="host"))
-    with pytest.raises(HostError, match=r"None of 8 candidates was valid; .*reply: LLM4AD found no description"):
-        eoh(host, profiler=profiler).run()
-    assert len(c.candidates) == 8  # twice the population, the most that LLM4AD makes at first
+    eoh(host, profiler=profiler).run()  # goes on from the template, since LLM4AD would have nothing to go on from
+    assert len(c.candidates) == SAMPLES and any("join the initial population" in line for line in c.lines)
     assert {one["failure"] for one in results(c)} == {"reply"}
 
 

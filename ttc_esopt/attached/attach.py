@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
@@ -36,6 +37,7 @@ class attach:  # noqa: N801  a context manager, used as a function
     sandbox : "auto", "required" or "off"
     out : folder of our files; None: beside the host's
     continue_from : results folder of an earlier run
+    seeds : files of heuristics that join the initial population
     trust_objectives : do not evaluate a continued population again
     batch_timeout : seconds after which a batch that a host fills one by one is closed (0: never)
     settings : fields of `ttc_esopt.settings.Settings`
@@ -58,6 +60,7 @@ class attach:  # noqa: N801  a context manager, used as a function
         out: str | os.PathLike | None = None,
         continue_from: str | os.PathLike | None = None,
         trust_objectives: bool = False,
+        seeds: Sequence[str | os.PathLike] = (),
         batch_timeout: float = 0.0,
         **settings: Any,
     ) -> None:
@@ -67,6 +70,7 @@ class attach:  # noqa: N801  a context manager, used as a function
             "chosen": {
                 "directions": directions, "parser": parser, "sandbox": sandbox, "trust_objectives": trust_objectives,
                 "continue_from": None if continue_from is None else os.fspath(continue_from),
+                "seeds": [os.fspath(file) for file in seeds],
             },
         }  # fmt: skip
         self._process: subprocess.Popen | None = None

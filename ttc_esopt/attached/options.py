@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from ttc_esopt import models
 from ttc_esopt.errors import ConfigurationError
 from ttc_esopt.settings import check_types, flag, resolve
 
-HOST_OPTIONS = ("directions", "parser", "sandbox", "trust_objectives", "continue_from")
+HOST_OPTIONS = ("directions", "parser", "sandbox", "trust_objectives", "continue_from", "seeds")
 PARSERS = ("ours", "host")
 SANDBOXES = ("auto", "required", "off")
 MEMORY = 4096  # MiB; a host's problem may need more than our own do
@@ -24,6 +26,7 @@ def host_options(
     sandbox: str = "auto",
     trust_objectives: bool = False,
     continue_from: str | Path | None = None,
+    seeds: Sequence[str | Path] | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings to resolve when the host's plan is known, and `Client.options`.
 
@@ -48,6 +51,8 @@ def host_options(
         if isinstance(found, Path):
             given["model"] = str(found.resolve())
     settings = resolve(given, models.defaults(name))
+    if seeds and continue_from is not None:
+        raise ConfigurationError("Expected --seeds for a new run; --continue goes on from a population that is there.")
     if directions == "host" and settings.replies_per_direction > 1:
         raise ConfigurationError(
             "The host's own numbers have one reply per direction: --replies-per-direction 1, or --directions G."
@@ -61,6 +66,23 @@ def host_options(
         "prefill": settings.prefill and parser != "host", "sandbox": sandbox,
         "memory_mb": given.get("memory_mb", MEMORY), "seed": settings.seed,
         "continue": os.path.abspath(continue_from) if continue_from is not None else None,
-        "trust_objectives": trust_objectives, "model": Path(name).name,
+        "trust_objectives": trust_objectives, "seeds": [_seed(Path(file)) for file in seeds or ()],
+        "model": Path(name).name,
     }  # fmt: skip
     return given, options
+
+
+def _seed(file: Path) -> dict[str, str]:
+    """A heuristic of the user's.
+
+    Raises
+    ------
+    ConfigurationError
+        The file cannot be read, or is no Python.
+    """
+    try:
+        code = file.read_text()
+        ast.parse(code)
+    except (OSError, ValueError, SyntaxError) as error:
+        raise ConfigurationError(f"Expected a Python program, got {file}: {error} (--seeds).") from None
+    return {"description": f"The heuristic of {file.name}.", "code": code}

@@ -78,6 +78,8 @@ def host_flags() -> list[tuple[str, Any, Any]]:
                                      "included)")),
         ("sandbox", str, typer.Option("auto", help="auto (what machine and problem bear), required, or off (as the "
                                       "host: your problem may start processes and write files)")),
+        ("seeds", list[Path] | None, typer.Option(None, metavar="FILE.py", help="a heuristic that joins the initial "
+                                                  "population; may be given several times", show_default=False)),
         ("trust_objectives", bool, typer.Option(False, "--trust-objectives", help="do not evaluate a continued "
                                                 "population again (problems that draw random numbers)")),
         ("continue_from", Path | None, typer.Option(None, "--continue", help="results folder to go on from: its last "

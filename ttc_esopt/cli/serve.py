@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import typer
 
-from ttc_esopt.cli.exec import NOT_FOR_HOSTS, without_keys
+from ttc_esopt.cli.exec import NOT_FOR_HOSTS
 from ttc_esopt.cli.options import given_settings, with_settings
 from ttc_esopt.errors import ConfigurationError
 from ttc_esopt.settings import FIELDS
@@ -51,7 +52,7 @@ def _serve(
     serve(
         given, options, out=out, token=token or os.environ.get("TTC_ESOPT_TOKEN") or None,
         reply_start=reply_start.replace("\\n", "\n"), dry_run=dry_run, go_on=go_on,
-        command=without_keys("ttc-esopt " + shlex.join(sys.argv[1:])), say=typer.echo, **own,
+        command=re.sub(r"(--token[= ])\S+", r"\1...", "ttc-esopt " + shlex.join(sys.argv[1:])), say=typer.echo, **own,
     )  # fmt: skip
 
 
