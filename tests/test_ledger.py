@@ -110,6 +110,15 @@ def test_rewards_may_be_told_in_place_of_objectives(books):
     assert step["step"]["taken"] and books.folder.history.read()[0]["rewards"] == [0.0, 1.0, 0.0, 1.0]
 
 
+def test_what_fails_beside_told_rewards_gets_less_than_any(books):
+    ledger = books(reading=Reading())
+    replies = ledger.generate("chat", 0, ask(4), "stream")
+    ledger.tell([{"id": replies[0]["id"], "objective": None, "failure": "timeout"}])
+    ledger.tell([{"id": reply["id"], "reward": -500.0 - 10 * i} for i, reply in enumerate(replies[1:])])
+    rewards = books.folder.history.read()[0]["rewards"]
+    assert rewards[1:] == [-500.0, -510.0, -520.0] and rewards[0] < -520.0
+
+
 def test_replies_per_direction_share_it(books):
     ledger = books(replies_per_direction=2)
     replies = ledger.generate("m1", 1, ask(8), ledger.open_batch(4, generation=1, operator="m1"))
@@ -152,7 +161,12 @@ def test_the_same_score_twice_is_no_error_another_one_is(books):
         ledger.tell([{"id": reply["id"], "objective": 2.0}])
     with pytest.raises(DataError, match="got 99"):
         ledger.tell([{"id": 99, "objective": 2.0}])
+    other = ledger.generate("e1", 1, ask())[0]
+    with pytest.raises(DataError, match="another score"):  # and then none of the list counts
+        ledger.tell([{"id": other["id"], "objective": 3.0}, {"id": reply["id"], "objective": 2.0}])
     assert len(books.folder.samples.read()) == 1
+    ledger.tell([{"id": other["id"], "objective": float("nan")}])
+    assert books.folder.samples.read()[1]["failure"] == "nonfinite"
 
 
 def test_a_batch_holds_no_more_than_its_directions(books):
@@ -191,10 +205,35 @@ def test_requests_of_several_threads_are_written_together_and_steps_come_between
     alone = StandInEngine().generate([Request("p3", seed=3)], Sampling())[0].text
     assert results[3] == alone
 
+    desk.close()
+
+
+def test_a_request_that_the_engine_refuses_fails_alone():
+    class Picky(StandInEngine):
+        def generate(self, requests, sampling, progress=None):
+            if any(request.prompt == "bad" for request in requests):
+                raise ValueError("too long")
+            return super().generate(requests, sampling, progress)
+
+    desk, results = Desk(Picky()), {}
+
+    def one(prompt):
+        try:
+            results[prompt] = desk.generate([Request(prompt, seed=1)], Sampling())[0].finish
+        except ValueError as error:
+            results[prompt] = str(error)
+
+    threads = [threading.Thread(target=one, args=(prompt,)) for prompt in ("a", "bad", "b")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {"a": "stop", "bad": "too long", "b": "stop"}
+
     def fail(engine):
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
         desk.do(fail)
-    assert desk.do(lambda engine: engine.fingerprint()) == engine.fingerprint()
+    assert len(desk.do(lambda engine: engine.fingerprint())) == 16
     desk.close()

@@ -23,7 +23,7 @@ class Budget:
     expected : samples after which the limit on generations ends the run
     mutated : samples that will have directions, or would in another arm
     directions, batch : of one batch, and candidates in it
-    steps : batches, T
+    steps : batches from here on
     """
 
     samples: int
@@ -49,7 +49,6 @@ class Budget:
         drawn: int,
         generation: int,
         begins: bool,
-        keeps_steps: bool,
     ) -> Budget:
         """From the host's object.
 
@@ -58,7 +57,6 @@ class Budget:
         operators, es : that take turns, and those of them whose candidates have directions
         drawn, generation : where the run goes on from
         begins : it makes an initial population
-        keeps_steps : it goes on with a run of ours, whose T counts from its own beginning
         """
         samples, size, generations = eoh._max_sample_nums, eoh._pop_size, eoh._max_generations
         initial = min(2 * size, samples)
@@ -68,7 +66,7 @@ class Budget:
             return max(0, room if generations is None else min(room, size * (generations - first)))
 
         # A full initial population is generation 2 to LLM4AD; its 2 * size samples are the most that it may take.
-        whole, rest = left(initial, 2), left(drawn + initial, 2) if begins else left(drawn, generation)
+        rest = left(drawn + initial, 2) if begins else left(drawn, generation)
         share = len(es) / len(operators)
         directions = max(2, round(size * share)) if options["directions"] == "host" else options["directions"]
         batch = directions * options["replies_per_direction"]
@@ -77,7 +75,7 @@ class Budget:
         return cls(
             samples=samples, population=size, generations=generations, threads=eoh._num_samplers, drawn=drawn,
             expected=drawn + rest + (initial if begins else 0), mutated=int(rest * share), directions=directions,
-            batch=batch, steps=max(1, int((whole if keeps_steps else rest) * share // per_step)) if es else 0, es=es,
+            batch=batch, steps=max(1, int(rest * share // per_step)) if es else 0, es=es,
         )  # fmt: skip
 
     def plan(self) -> dict[str, Any]:

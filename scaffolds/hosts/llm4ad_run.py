@@ -195,7 +195,6 @@ class Run(HostRun):
             self.eoh, operators=self._operators, es=self._es, options=self.options, drawn=self._drawn,
             generation=self.eoh._population.generation if self._continued is None else self._continued[0],
             begins=self._continued is None and not self.eoh._resume_mode,
-            keeps_steps=self._continued is not None and (Path(self._folder) / OURS / "run.toml").exists(),
         )  # fmt: skip
         continued = self._continued and {"generation": self._continued[0], "path": str(self._continued[1])}
         return {

@@ -10,7 +10,7 @@
    running `ttc-esopt serve`.
 
 In both, mutation's scores come from `ReEvo.evaluate_population`, and `eval.py` is run by `reevo_process`. Temperatures
-of ReEvo's configuration are not used: those of the run are. Parents are drawn from a seeded stream.
+of ReEvo's configuration are not used: those of the run are. Under `exec`, parents are drawn from a seeded stream.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Run:
         self._failures: Counter = Counter()
         self._details: Counter = Counter()
         self.valid = 0
-        self.evaluator = Evaluator(host.root_dir, memory_mb=int(self.options.get("memory_mb") or 4096))
+        self.evaluator = Evaluator(host.root_dir, memory_mb=self.options["memory_mb"])
         black = "_black_box" if host.problem_type == "black_box" else ""
         self.problem = host.problem + black
         self.script = os.path.join(os.path.abspath(host.root_dir), "problems", host.problem, f"eval{black}.py")
@@ -61,15 +61,15 @@ class Run:
         HostError
             ReEvo's settings ask for something that cannot be.
         """
-        if self.options.get("continue"):
+        if self.options["continue"]:
             raise HostError("ReEvo saves no population and cannot go on with a run: leave out --continue.")
-        if self.options.get("arm") not in ("frozen", None) and not set(self.options["es_operators"]) & set(ours):
+        if self.options["arm"] != "frozen" and not set(self.options["es_operators"]) & set(ours):
             raise HostError(
                 f"Expected one of {', '.join(ours)} among the operators that are batches of directions, got "
                 f"{', '.join(self.options['es_operators'])} (--es-operators)."
             )
         self.engine.hello(self.plan(ours))
-        seed = self.options.get("seed")
+        seed = self.options["seed"]
         if seed is not None:  # ReEvo draws parents from NumPy's global stream, which it does not seed
             random.seed(seed)
             if "numpy" in sys.modules:
@@ -132,14 +132,14 @@ class Run:
         return max(0, math.ceil((cfg.max_fe - 1 - cfg.init_pop_size) / (cfg.pop_size + mutations)))
 
     def _prefill(self) -> str:
-        if not self.options.get("prefill"):
+        if not self.options["prefill"]:
             return ""
         signature = self.host.func_signature.format(version=2).strip()
         return f"```python\nimport numpy as np\n{'import torch' if 'torch' in signature else ''}\n{signature}"
 
     @property
     def _replies(self) -> int:
-        return int(self.options.get("replies_per_direction") or 1)
+        return self.options["replies_per_direction"]
 
     def _mutations(self) -> int:
         """Candidates of one mutation."""
@@ -255,7 +255,7 @@ class Run:
         """
         seed, cfg = self.host.seed_ind, self.host.cfg
         self.engine.seeds([{"description": "", "code": seed["code"], "objective": float(seed["obj"])}])
-        given = self.options.get("sandbox", "auto")
+        given = self.options["sandbox"]
         tried = {}
         for mode in (FULL, LIMITS) if given != "off" else (LIMITS,):
             fault = self.evaluator.works(self.script, self.arguments, seed["code"], timeout=cfg.timeout, mode=mode)

@@ -20,7 +20,7 @@ _SECONDS = 3600.0  # for a reply; a large model on a slow machine, behind others
 
 
 class Served:
-    """The part of `Client` that a host with one perturbed operator needs.
+    """The part of `Client` that a host with one perturbed operator needs; what the server decides is None or off.
 
     Parameters
     ----------
@@ -40,8 +40,9 @@ class Served:
         self._tell = f"{prefix[:-3] if prefix.endswith('/v1') else prefix}/es/tell"
         self._rejected: set[int] = set()  # the server has found no program in them, and counts them as invalid
         self.options: dict[str, Any] = {
-            "directions": candidates or "host", "replies_per_direction": 1, "parser": "host", "es_operators": ["m1"],
-            "sandbox": "auto", "memory_mb": 4096,
+            "arm": "esopt", "directions": candidates or "host", "replies_per_direction": 1, "parser": "host",
+            "es_operators": ["m1"], "prefill": False, "sandbox": "auto", "memory_mb": 4096, "seed": None,
+            "continue": None,
         }  # fmt: skip
 
     def hello(self, plan: dict[str, Any]) -> dict[str, Any]:
@@ -72,7 +73,7 @@ class Served:
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         headers = {"X-Esopt": "on" if directed else "off", "X-Esopt-Operator": operator}
         if parents:
-            headers["X-Esopt-Parent"] = repr(max(parent["objective"] for parent in parents))
+            headers["X-Esopt-Parent"] = repr(min(parent["objective"] for parent in parents))  # as rewards take it
         answer = self._post(self._chat, {"model": self._model, "messages": messages, "n": 1}, headers)
         try:
             choice, said = answer["choices"][0], answer["esopt"]

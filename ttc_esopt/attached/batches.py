@@ -6,6 +6,7 @@ the lines of samples.jsonl alone: a candidate counts as known if the first one w
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -139,8 +140,17 @@ class Batches:
         return self.current
 
     def reward(self, batch: Batch) -> None:
-        """Put rewards into the lines of the told candidates; those that were told as rewards stay."""
+        """Put rewards into the lines of the told candidates.
+
+        Rewards that were told stay; what failed beside them gets less than any: the smallest minus their spread.
+        """
         lines = [ticket.line for ticket in batch.tickets if ticket.told is not None]
+        told = [line["reward"] for line in lines if line["reward"] is not None]
+        if told:
+            floor = min(told) - (statistics.pstdev(told) or 1.0)
+            for line in lines:
+                line["reward"] = floor if line["reward"] is None else line["reward"]
+            return
         orders = {line["order"] for line in lines}
         copies = [line for line in lines if line["copy_of"] is not None and line["copy_of"] not in orders]
         known = {key(line["objective"]) for line in copies}
@@ -149,8 +159,7 @@ class Batches:
             worst = max((value for line in lines for value in line["parent_objectives"]), default=None)
         given = batch_rewards(self._settings.reward, lines, known, worst)
         for line, reward in zip(lines, given, strict=True):
-            if line["reward"] is None:
-                line["reward"] = reward
+            line["reward"] = reward
 
     def close(self, batch: Batch) -> tuple[Step, dict[str, Any]] | None:
         """The step that the scores of a batch lead to, and its record without the fingerprint.

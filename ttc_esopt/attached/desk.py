@@ -78,18 +78,29 @@ class Desk:
     def _work(self) -> None:
         while jobs := self._next():
             try:
-                if jobs[0].work is not None:
-                    results: list[Any] = [jobs[0].work(self._engine)]
+                results = self._done(jobs)
+            except Exception as error:
+                if len(jobs) > 1:  # one request that the engine refuses is no reason to refuse its neighbours
+                    for job in jobs:
+                        self._alone(job)
                 else:
-                    together = [request for job in jobs for request in job.requests]
-                    replies = iter(self._engine.generate(together, jobs[0].sampling, self._progress))
-                    results = [[next(replies) for _ in job.requests] for job in jobs]
-            except BaseException as error:
-                for job in jobs:
-                    job.result.set_exception(error)
+                    jobs[0].result.set_exception(error)
             else:
                 for job, result in zip(jobs, results, strict=True):
                     job.result.set_result(result)
+
+    def _alone(self, job: _Job) -> None:
+        try:
+            job.result.set_result(self._done([job])[0])
+        except Exception as error:
+            job.result.set_exception(error)
+
+    def _done(self, jobs: list[_Job]) -> list[Any]:
+        if jobs[0].work is not None:
+            return [jobs[0].work(self._engine)]
+        together = [request for job in jobs for request in job.requests]
+        replies = iter(self._engine.generate(together, jobs[0].sampling, self._progress))
+        return [[next(replies) for _ in job.requests] for job in jobs]
 
     def _next(self) -> list[_Job]:
         """What is to be done at once; empty when the desk is closed and nothing is left."""

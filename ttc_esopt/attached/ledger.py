@@ -11,6 +11,7 @@ candidates that they belong to.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -152,9 +153,7 @@ class Ledger:
             ticket.calls += 1
             # without noise the candidates of a batch still have a slot each, so that shapes are the same in every arm
             direction = line["direction"] if batch is None or batch.seeds else ticket.slot
-            request = Request(
-                ask["prompt"], line["sampling_seed"], self._started(ask), direction, line["sigma"] or 0.0
-            )
+            request = Request(ask["prompt"], line["sampling_seed"], self._started(ask), direction, line["sigma"] or 0.0)
             groups.setdefault(self._sampling_of(ask), []).append((ticket, request))
         for sampling, group in groups.items():
             replies = self._desk.generate([request for _, request in group], sampling)
@@ -220,18 +219,21 @@ class Ledger:
             The id is none of this run, or the candidate was told something else before.
         """
         with self._lock:
-            tickets, repeated = [], 0
-            for result in results:
+            new: dict[int, tuple[Ticket, dict, tuple]] = {}
+            repeated = 0
+            for result in results:  # all are looked at before any counts
                 ticket = self._find(result["id"])
                 said = tuple(result.get(name) for name in ("objective", "reward", "failure"))
-                if ticket.told is not None:
-                    if ticket.told != said:
-                        raise DataError(f"Candidate {ticket.id} was told another score before.")
-                    repeated += 1
-                    continue
+                before = new[ticket.id][2] if ticket.id in new else ticket.told
+                if before not in (None, said):
+                    raise DataError(f"Candidate {ticket.id} was told another score before.")
+                repeated += before is not None
+                if before is None:
+                    new[ticket.id] = ticket, result, said
+            tickets = [ticket for ticket, _, _ in new.values()]
+            for ticket, result, said in new.values():
                 ticket.told = said
                 self._settle(ticket, result)
-                tickets.append(ticket)
             batch = self._batches.current
             complete = batch is not None and batch.complete
             if complete:
@@ -253,9 +255,10 @@ class Ledger:
         """Complete a line from what the host said."""
         line = ticket.line
         line |= {name: result[name] for name in SETTLED if name in result}
+        if line["objective"] is not None and not math.isfinite(line["objective"]):
+            line |= {"objective": None, "failure": "nonfinite"}
         if line["objective"] is not None:
-            line["objective"] = float(line["objective"])
-            line |= {"failure": None}
+            line |= {"objective": float(line["objective"]), "failure": None}
         elif line["failure"] is None and result.get("reward") is None:
             line["failure"] = "exception"
         line["detail"] = line["detail"] or ""
@@ -299,7 +302,7 @@ class Ledger:
             self.steps_taken += 1
         record["fingerprint"] = self._desk.do(lambda engine: engine.fingerprint())
         self.folder.history.append(record)
-        valid = sum(ticket.line["objective"] is not None for ticket in batch.tickets)
+        valid = sum(ticket.told is not None and ticket.line["failure"] is None for ticket in batch.tickets)
         self._say(
             f"{'step' if step.taken else f'no step ({step.skipped})'} {step.t + 1} of {self.steps}: {batch.operator}, "
             f"generation {batch.generation}, sigma {step.sigma:.3g}, {valid} of {batch.size} valid"

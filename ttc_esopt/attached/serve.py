@@ -169,7 +169,7 @@ def _plan(
         lines.append(f"replies without a program that defines {function} are invalid at once")
     return {
         "host": "HTTP", "version": "1.1", "problem": "requests", "folder": "", "function": function,
-        "kind": "function", "prefill": start, "candidates": candidates, "host_candidates": candidates, "steps": steps,
+        "kind": "function", "prefill": start, "candidates": candidates, "host_candidates": None, "steps": steps,
         "largest_batch": directions, "population": 0, "generations": 0, "lines": lines,
         "continued": {"generation": None} if go_on else None,
     }  # fmt: skip

@@ -22,7 +22,7 @@ from ttc_esopt.jsonlines import JsonLines, lines_of, write_atomically
 from ttc_esopt.runfolder import RunFolder
 from ttc_esopt.runner import open_engine
 from ttc_esopt.search import replay
-from ttc_esopt.settings import Settings, resolve
+from ttc_esopt.settings import FIELDS, Settings, resolve
 
 Say = Callable[[str], None]
 
@@ -179,7 +179,7 @@ class Session:
         given |= {"population": plan["population"], "directions": max(2, plan["largest_batch"])}
         if self.options["parser"] == "host":
             given["prefill"] = False  # a started reply is none that the host could read
-        return resolve(given, models.defaults(given.get("model", "")))
+        return resolve(given, models.defaults(given.get("model", FIELDS["model"].default)))
 
     def _steps(self, plan: dict[str, Any]) -> int:
         """T of a continued run: as it began, unless the host's number of generations is another one now."""
@@ -203,8 +203,10 @@ class Session:
     def _generations(self) -> JsonLines:
         return JsonLines(self.folder.path / "generations.jsonl")
 
-    def _go_back(self, generation: int) -> Any:
+    def _go_back(self, generation: int | None) -> Any:
         """Cut our files back to a saved generation; returns the state that the host stored with it."""
+        if generation is None:  # who asks one by one has no generations
+            return None
         saved = [line for line in self._generations().read() if line["generation"] <= generation]
         if not saved or saved[-1]["generation"] != generation:
             self.say(f"note: generation {generation} was made without us; the weights are those of our last step")
@@ -242,20 +244,21 @@ def announcement(plan: dict[str, Any], settings: Settings, options: dict[str, An
         f"seed {s.seed}, parser {options['parser']}",
         *plan["lines"],
     ]
-    if plan["candidates"] != plan["host_candidates"]:
-        lines.append(
-            f"candidates in all: {plan['candidates']} (the host alone: {plan['host_candidates']}; "
-            "--directions host keeps the host's own numbers)"
+    alone = plan["host_candidates"]
+    if alone is not None:
+        same = plan["candidates"] == alone
+        rest = (
+            "as the host alone" if same else f"the host alone: {alone}; --directions host keeps the host's own numbers"
         )
-    else:
-        lines.append(f"candidates in all: {plan['candidates']}, as the host alone")
+        lines.append(f"candidates in all: {plan['candidates']} ({rest})")
+    asked = " for each time of asking" if options["parser"] == "host" else ""
     if s.arm != "frozen":
         lines.append(
             f"{plan['steps']} batches of directions; sigma {s.sigma:g} to {s.sigma_end:g} ({s.sigma_schedule}), "
             f"alpha {s.alpha:g} ({s.alpha_schedule}), noise {s.noise}, rewards {s.reward}"
         )
     lines.append(
-        f"at most {plan['candidates'] * s.max_tokens} tokens (re-asks of the host's parser not counted); sampling: "
+        f"at most {plan['candidates'] * s.max_tokens} tokens{asked}; sampling: "
         f"temperature {s.temperature:g}, top-p {s.top_p:g}, {s.max_tokens} tokens per reply, prefill "
         f"{'on' if s.prefill else 'off'}"
     )
