@@ -47,7 +47,7 @@ class Run(HostRun):
         self._managed = -1  # operators that are done; -1 before the initial population
         self._created = 0  # calls of i1 for the initial population
         self._start = 0  # generation that the loop begins from
-        self._reported = -1  # last generation that the engine has heard of
+        self.generation = -1
         self._population: list[dict] = []
         self._draws: dict = {}
         self._valid = False
@@ -74,10 +74,11 @@ class Run(HostRun):
         if continued or self.loop.use_seed:
             self._managed = 0
         self.es = self.es_operators([*self.loop.operators, *(["i1"] if self._managed < 0 else [])])
-        self._isolation, line = settle(self._evaluate, None, self._isolation, self._timeout)
-        if line:
-            self.client.say(line)
-        stored = self.continued(continued["path"], continued["generation"]) if continued else []
+        self.settle(None)  # there is no template
+        stored = []
+        if continued:
+            stored = self.continued(continued["path"], continued["generation"])
+            self._start = self.generation
         answer = self.client.hello(self._plan(name, continued))
         if continued:
             self._hand_over(stored)
@@ -107,19 +108,15 @@ class Run(HostRun):
             )
         return {"generation": generation, "path": str(path)}
 
-    def continued(self, path: str, k: int) -> list[dict]:
+    def again(self, codes: Sequence[str]) -> list[Outcome]:
         """See `HostRun`; what is too slow without numba is evaluated with it, where the settings ask for it."""
-        stored = populations.read_population(path)
-        if not self.options["trust_objectives"]:
-            found = self.outcomes([one["code"] for one in stored])  # EoH, too, evaluates what it is given without numba
-            if self.loop.use_numba:
-                slow = [place for place, one in enumerate(found) if one.failure == "timeout"]
-                programs = [self.decorated(stored[place]["code"]) for place in slow]
-                again = dict(zip(slow, self.outcomes(programs), strict=True))
-                found = [again.get(place, one) for place, one in enumerate(found)]
-            populations.check_objectives([one["objective"] for one in stored], [one.value for one in found], path)
-        self._start = self._reported = k
-        return stored
+        found = self.outcomes(codes)  # EoH, too, evaluates what it is given without numba
+        if self.loop.use_numba:
+            slow = [place for place, one in enumerate(found) if one.failure == "timeout"]
+            compiled = self.outcomes([self.decorated(codes[place]) for place in slow])
+            for place, outcome in zip(slow, compiled, strict=True):
+                found[place] = outcome
+        return found
 
     def _hand_over(self, stored: Sequence[dict]) -> None:
         """To the host as a file, sorted, since that is how it takes a population."""
@@ -227,8 +224,8 @@ class Run(HostRun):
     def announce(self) -> None:
         """Tell of the last generation that the host has saved; called when it has gone on, so that it has."""
         saved = self._start + self._managed // len(self.loop.operators)
-        if saved > self._reported:
-            self._reported = saved
+        if saved > self.generation:
+            self.generation = saved
             self.client.generation(saved, told(self._population), self._draws)
 
     def require_somebody(self, population: Sequence[dict]) -> None:

@@ -71,10 +71,9 @@ class HostRun:
 
     def settle(self, template: str | None) -> None:
         """Find out, by the problem's own template, how much of the sandbox the problem bears."""
-        if template:
-            self._isolation, line = settle(self._evaluate, template, self._isolation, self._timeout)
-            if line:
-                self.client.say(line)
+        self._isolation, line = settle(self._evaluate, template or None, self._isolation, self._timeout)
+        if line:
+            self.client.say(line)
 
     def outcomes(self, codes: Sequence[str]) -> list[Outcome]:
         """Evaluate programs; `value` is a rounded, finite float or None. The same text is evaluated once."""
@@ -155,10 +154,14 @@ class HostRun:
         """
         stored = populations.read_population(path)
         if not self.options["trust_objectives"]:
-            fresh = [outcome.value for outcome in self.outcomes([one["code"] for one in stored])]
+            fresh = [outcome.value for outcome in self.again([one["code"] for one in stored])]
             populations.check_objectives([one["objective"] for one in stored], fresh, path)
         self.generation = k
         return stored
+
+    def again(self, codes: Sequence[str]) -> list[Outcome]:
+        """Evaluate stored programs."""
+        return self.outcomes(codes)
 
 
 def rounded(outcome: Outcome) -> Outcome:
