@@ -27,6 +27,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ttc_esopt.evaluation import sandbox
+from ttc_esopt.scaffolds.hosts.client import forget_engines
 
 if TYPE_CHECKING:
     from ttc_esopt.scaffolds.hosts.watched import Task
@@ -103,6 +104,7 @@ def be_candidate(watcher: int, result: int, errors: int, task: Task) -> NoReturn
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
         _forget_secrets()
+        forget_engines()
         try:
             _confine(watcher, task, highest)
         except Exception as error:

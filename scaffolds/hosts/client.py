@@ -9,12 +9,16 @@ from __future__ import annotations
 import json
 import os
 import threading
+import weakref
 from collections.abc import Sequence
 from multiprocessing.connection import Client as Connect
 from multiprocessing.connection import Connection
 from typing import Any
 
+# The number of a descriptor: what a process was started with in its environment can be read for as long as it lives,
+# by what it evaluates too.
 ENVIRONMENT = "TTC_ESOPT_HOST"
+_CLIENTS: weakref.WeakSet[Client] = weakref.WeakSet()
 Json = dict[str, Any]
 
 
@@ -45,6 +49,7 @@ class Client:
 
     def __init__(self, address: str, key: bytes, options: Json) -> None:
         self._address, self._key = address, key
+        _CLIENTS.add(self)
         self._local = threading.local()
         self._process = os.getpid()
         self.options = options
@@ -59,10 +64,11 @@ class Client:
         HostError
             The process was not started by it.
         """
-        text = os.environ.get(ENVIRONMENT)
-        if not text:
+        number = os.environ.pop(ENVIRONMENT, None)
+        if not number:
             raise HostError("Expected to run under `ttc-esopt exec --esopt SCRIPT.py`, but no engine is attached.")
-        given = json.loads(text)
+        with os.fdopen(int(number), encoding="utf-8") as file:
+            given = json.load(file)
         return cls(given["address"], bytes.fromhex(given["key"]), given["options"])
 
     def hello(self, plan: Json) -> Json:
@@ -112,10 +118,19 @@ class Client:
                 connection = self._local.connection = Connect(self._address, "AF_UNIX", self._key)
             connection.send_bytes(json.dumps({"method": method, **values}).encode("utf-8", "surrogatepass"))
             answer = json.loads(connection.recv_bytes().decode("utf-8", "surrogatepass"))
-        except (OSError, EOFError) as error:
+        except BaseException as error:
+            self._local.connection = None  # whatever was cut short, the next answer belongs to the next question
+            if not isinstance(error, OSError | EOFError):
+                raise
             raise HostError(f"The engine's process has ended ({type(error).__name__}); see its messages.", 1) from None
         if answer.get("stop") and not self.stopping:
             self.stopping = answer["stop"]
         if "error" in answer:
             raise HostError(answer["error"], answer["exit_code"])
         return answer["result"]
+
+
+def forget_engines() -> None:
+    """Blank what leads to an engine; for a child that is about to run a model's program."""
+    for client in list(_CLIENTS):
+        client._address, client._key, client._local = "", b"", threading.local()

@@ -15,7 +15,8 @@ import sys
 
 def _make_importable(packages: dict[str, str]) -> None:
     """Load the named packages from their folders, if this interpreter does not have them."""
-    if importlib.util.find_spec("ttc_esopt") is not None:
+    found = importlib.util.find_spec("ttc_esopt")
+    if found is not None and found.origin is not None:  # a mere folder of that name beside the script is none
         return
     for name, folder in packages.items():
         spec = importlib.util.spec_from_file_location(
@@ -34,12 +35,11 @@ def main() -> int:
     _make_importable(json.loads(os.environ.get("TTC_ESOPT_PACKAGES", "{}")))
     os.environ.pop("TTC_ESOPT_PACKAGES", None)
     from ttc_esopt.scaffolds.hosts.attachment import SUPPORTED, Attachment
-    from ttc_esopt.scaffolds.hosts.client import ENVIRONMENT, Client, HostError, Stopped
+    from ttc_esopt.scaffolds.hosts.client import Client, HostError, Stopped
     from ttc_esopt.scaffolds.hosts.known import HOOKS
 
     try:
         client = Client.from_environment()
-        os.environ.pop(ENVIRONMENT)
         attachment = Attachment(client, HOOKS)
         attachment.begin()
         runpy.run_path(script, run_name="__main__")

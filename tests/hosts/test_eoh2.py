@@ -134,13 +134,15 @@ def test_a_run_of_the_plain_host_is_continued_and_the_host_goes_on_from_ours(tmp
 
 
 @pytest.mark.parametrize("host", hosts())
-def test_objectives_of_another_problem_are_refused(tmp_path, host, capfd):
+def test_objectives_of_another_problem_are_refused_before_anything_is_cut(tmp_path, host, capfd):
     script = user_script(tmp_path, host)
     assert attach(script, Chooser(), chosen={"directions": 4}) == 0
+    (tmp_path / "results" / "pops" / "population_generation_2.json").unlink()  # our lines of it would be made again
+    before = lines(tmp_path)
     script = user_script(tmp_path, host, generations=3, extra="return 17.0 + callable_func(1.0)")
     assert attach(script, Chooser(), chosen={"directions": 4, "continue_from": tmp_path}) == 2
     assert "objective" in capfd.readouterr().err
-    assert len(list((tmp_path / "results" / "pops").iterdir())) == 3
+    assert lines(tmp_path) == before and len(list((tmp_path / "results" / "pops").iterdir())) == 2
 
 
 @pytest.mark.parametrize("host", hosts())

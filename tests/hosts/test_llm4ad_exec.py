@@ -66,7 +66,7 @@ def test_mutations_come_in_batches_of_directions_and_every_batch_is_a_step(tmp_p
     said = []
     assert attach(script(tmp_path, threads=threads), said) == 0
     samples, history = lines(tmp_path), lines(tmp_path, "history.jsonl")
-    assert len(samples) == 40 and "candidates in all: 40, as the host alone" in said
+    assert len(samples) == 40 and "candidates in all: 40 (as the host alone)" in said
     assert len(history) >= (4 if threads == 1 else 3)
     mutated = [line for line in samples if line["operator"] in ("m1", "m2")]
     assert all(line["direction"] is None for line in samples if line["operator"] not in ("m1", "m2"))

@@ -109,6 +109,8 @@ class attach:  # noqa: N801  a context manager, used as a function
         if self._previous is not None:
             signal.signal(signal.SIGINT, self._previous)
         self._attachment.restore()
+        if isinstance(error, KeyboardInterrupt):
+            self._process.kill()  # at once; it may be in the middle of a batch
         self._process.stdin.close()  # the engine's process ends with it
         self._lines.join()
         self._process.wait()

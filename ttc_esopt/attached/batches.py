@@ -107,7 +107,6 @@ class Batches:
         self._es = None
         if settings.arm != "frozen":
             self._es = ESOptimizer(settings.es_params(max(steps, len(records), 1)), t=len(records))
-        self._opened = len(records)
         self.current: Batch | None = None
 
     @property
@@ -120,7 +119,9 @@ class Batches:
         """Radius of the current step."""
         return self._es.sigma if self._es else 0.0
 
-    def open(self, n: int, generation: int, operator: str, worst: float | None, streamed: bool) -> Batch | None:
+    def open(
+        self, number: int, n: int, generation: int, operator: str, worst: float | None, streamed: bool
+    ) -> Batch | None:  # fmt: skip
         """A new batch of n directions, the one before it being closed; None if there are none to be had.
 
         Raises
@@ -133,10 +134,9 @@ class Batches:
         if n > self._settings.directions:
             raise ConfigurationError(f"Expected at most {self._settings.directions} directions, got {n}.")
         self.current = Batch(
-            self._opened, generation, operator, n, self._settings.replies_per_direction,
+            number, generation, operator, n, self._settings.replies_per_direction,
             self._es.ask(n) if self._es else (), self._es.sigma if self._es else None, worst, streamed,
         )  # fmt: skip
-        self._opened += 1
         return self.current
 
     def reward(self, batch: Batch) -> None:

@@ -79,12 +79,14 @@ class Desk:
         while jobs := self._next():
             try:
                 results = self._done(jobs)
-            except Exception as error:
-                if len(jobs) > 1:  # one request that the engine refuses is no reason to refuse its neighbours
+            except BaseException as error:  # whatever it is, somebody waits for it
+                # one request that the engine refuses is no reason to refuse its neighbours
+                if len(jobs) > 1 and isinstance(error, Exception):
                     for job in jobs:
                         self._alone(job)
                 else:
-                    jobs[0].result.set_exception(error)
+                    for job in jobs:
+                        job.result.set_exception(error)
             else:
                 for job, result in zip(jobs, results, strict=True):
                     job.result.set_result(result)

@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -55,7 +56,7 @@ def execute(
         given, options, out=out, command=command, say=say, dry_run=dry_run, batch_timeout=batch_timeout, engine=engine
     )
     service = Service(session)
-    environment = {**os.environ, client.ENVIRONMENT: service.environment(), "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     environment["TTC_ESOPT_PACKAGES"] = json.dumps({name: os.path.dirname(_file(name)) for name in PACKAGES})
     process = None
     interrupts = 0
@@ -68,13 +69,21 @@ def execute(
             say("interrupted: the running batch is finished and saved (Ctrl-C again stops at once)")
         elif process is not None:
             _kill(process)
+            service.close()
+            say("stopped at once; what was reported is on the disk (--continue goes on)")
+            os._exit(1)  # the engine may be in the middle of a batch
 
     previous = {number: signal.signal(number, interrupted) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        process = subprocess.Popen(
-            [python, launch.__file__, str(script), *arguments], env=environment, stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )  # fmt: skip
+        with tempfile.TemporaryFile("w+", encoding="utf-8") as told:
+            told.write(service.told())
+            told.seek(0)
+            environment[client.ENVIRONMENT] = str(told.fileno())
+            process = subprocess.Popen(
+                [python, launch.__file__, str(script), *arguments], env=environment, stdin=subprocess.DEVNULL,
+                start_new_session=True, pass_fds=[told.fileno()],
+            )  # fmt: skip
+        service.host = process.pid
         code = process.wait()
     except OSError as error:
         say(f"Expected an interpreter, but {python} cannot be started: {error.strerror} (--python).")

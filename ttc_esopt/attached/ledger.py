@@ -84,6 +84,7 @@ class Ledger:
         self.rejected: dict[str, int] = {}
         for line in lines:
             self._count(line)
+            self.tokens += line["tokens"]
         self.stop: str | None = None
         self._began = time.monotonic()
 
@@ -100,7 +101,8 @@ class Ledger:
     ) -> Batch | None:  # fmt: skip
         if self._batches.current is not None and self._batches.current.open:
             self._close(self._batches.current)  # directions of one step belong to one batch
-        return self._batches.open(n, generation, operator, worst, streamed)
+        # numbered by the next candidate, which a continued run knows, so that streams of random numbers go on
+        return self._batches.open(self._next_id, n, generation, operator, worst, streamed)
 
     def generate(
         self, operator: str, generation: int, asks: Sequence[dict], batch: int | str | None = None
@@ -121,6 +123,8 @@ class Ledger:
         """See `Client.again`."""
         with self._lock:
             ticket = self._find(id)
+            if ticket.told is not None:
+                raise DataError(f"Candidate {id} has its score already; it cannot be asked for again.")
             ticket.parents = ask.get("parents") or ()
         return self._write([ticket], [ask])[0]
 
@@ -341,7 +345,12 @@ class Ledger:
         elif self.stop is None and s.max_minutes and time.monotonic() - self._began >= 60 * s.max_minutes:
             self.stop = f"stopped after {s.max_minutes:g} minutes (--max-minutes)"
 
-    def finish(self, reason: str | None = None) -> None:
+    def counts(self) -> dict[str, int]:
+        """Lines of samples.jsonl and history.jsonl."""
+        with self._lock:
+            return {"samples": self._order, "history": self._batches.t}
+
+    def finish(self) -> None:
         """Close what is open and write best.py and best.json."""
         with self._lock:
             if self._batches.current is not None and self._batches.current.open:

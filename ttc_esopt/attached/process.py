@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -30,12 +31,15 @@ def main() -> None:
         given, options, out=out, say=say, command="ttc_esopt.attach", batch_timeout=message["batch_timeout"]
     )
     service = Service(session)
-    print(service.environment(), flush=True)
+    service.host = os.getppid()
+    print(service.told(), flush=True)
     sys.stdin.read()
     service.close()
     session.close()
     if session.folder is not None:
         conclude(session, say)
+    if service.failed is not None:
+        raise service.failed
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """A private socket on which one host's process reaches its session.
 
-The socket lies in a folder that only this user can enter, and every connection must know a random key. Messages are
-JSON. Model-written code never gets either: the host's evaluation closes all descriptors and clears the environment.
+The socket lies in a folder that only this user can enter; every connection must know a random key, and come from the
+host's own process, which the kernel vouches for. Messages are JSON. Model-written code runs in other processes, forked
+from the host's, in which address and key are blanked.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ import json
 import os
 import secrets
 import shutil
+import socket
+import struct
 import tempfile
 import threading
+import time
 from multiprocessing.connection import Connection, Listener
 from typing import Any
 
@@ -25,6 +29,7 @@ class Service:
     Attributes
     ----------
     address, key : what a `Client` needs
+    host : number of the process that may connect; nobody may before it is set
     failed : the first fault of ours that was no `TtcEsoptError`, for the user
     """
 
@@ -34,12 +39,13 @@ class Service:
         self._folder = tempfile.mkdtemp(prefix="ttc-esopt-engine-")  # mode 0700
         self.address = os.path.join(self._folder, "engine")
         self._listener = Listener(self.address, "AF_UNIX", authkey=self.key)
+        self.host: int | None = None
         self.failed: BaseException | None = None
         self._closed = False
         threading.Thread(target=self._accept, name="service", daemon=True).start()
 
-    def environment(self) -> str:
-        """The value of `client.ENVIRONMENT` for the host's process."""
+    def told(self) -> str:
+        """What the host's process is told, as JSON: address, key and options."""
         return json.dumps({"address": self.address, "key": self.key.hex(), "options": self.session.options})
 
     def close(self) -> None:
@@ -52,9 +58,22 @@ class Service:
         while not self._closed:
             try:
                 connection = self._listener.accept()
-            except Exception:  # a stranger without the key, or the listener was closed
+            except Exception:  # a stranger without the key, or the listener was closed, or no descriptors are left
+                time.sleep(0.05)
+                continue
+            if not self._is_the_host(connection):
+                connection.close()
                 continue
             threading.Thread(target=self._serve, args=(connection,), name="host", daemon=True).start()
+
+    def _is_the_host(self, connection: Connection) -> bool:
+        """Whether the other end is the process that was started for it."""
+        deadline = time.monotonic() + 10
+        while self.host is None and time.monotonic() < deadline:  # it has only just been started
+            time.sleep(0.01)
+        with socket.socket(fileno=os.dup(connection.fileno())) as other:
+            pid, _, _ = struct.unpack("3i", other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        return pid == self.host
 
     def _serve(self, connection: Connection) -> None:
         with connection:

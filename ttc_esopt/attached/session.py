@@ -69,6 +69,7 @@ class Session:
         self.folder: RunFolder | None = None
         self.stop: str | None = None
         self.finished = False
+        self.reason: str | None = None  # why the host ended before its end
 
     def call(self, method: str, **values: Any) -> Any:
         """Answer one message of a client.
@@ -146,28 +147,32 @@ class Session:
 
     def generation_done(self, k: int, population: list[dict], state: Any = None) -> None:
         """See `Client.generation`."""
-        counts = {"samples": len(self.folder.samples.read()), "history": len(self.folder.history.read())}
-        self._generations().append({"generation": k, **counts, "population": len(population), "state": state})
+        line = {"generation": k, **self.ledger.counts(), "population": len(population), "state": state}
+        self._generations().append(line)
         self.ledger.save_best()
 
     def finish(self, reason: str | None = None) -> None:
         """See `Client.finish`."""
         if self.ledger is not None and not self.finished:
             self.finished = True
-            self.ledger.finish(reason)
+            self.reason = reason
+            self.ledger.finish()
 
     # parts
 
     def close(self) -> None:
         """End what is open, whether the host said good-bye or not."""
-        if self._desk is not None:
-            self.finish()
-            self._desk.close()
-            self.folder.note_result({"fingerprint": self._engine.fingerprint(), "sha256": self._engine.sha256()})
-        if self._engine is not None and self._own_engine:
-            self._engine.close()
-        if self.folder is not None:
-            self.folder.unlock()
+        try:
+            if self._desk is not None:
+                self.finish()
+                self._desk.close()
+                result = {"fingerprint": self._engine.fingerprint(), "sha256": self._engine.sha256()}
+                self.folder.note_result(result | ({"stopped": self.reason} if self.reason else {}))
+        finally:
+            if self._engine is not None and self._own_engine:
+                self._engine.close()
+            if self.folder is not None:
+                self.folder.unlock()
 
     def fingerprint(self) -> str | None:
         """Of the weights as they are."""
@@ -184,6 +189,8 @@ class Session:
     def _steps(self, plan: dict[str, Any]) -> int:
         """T of a continued run: as it began, unless the host's number of generations is another one now."""
         stored = self.folder.host or {}
+        if not plan["generations"]:  # who asks one by one says T itself
+            return plan["steps"]
         if stored.get("generations") == plan["generations"]:
             return stored["steps"]
         return len(self.folder.history.read()) + plan["steps"]
@@ -198,6 +205,10 @@ class Session:
                     f"The run in {self.folder.path} had {name} {getattr(stored, name)!r}, this one has "
                     f"{getattr(settings, name)!r}: give the same, or begin a new run with another --out."
                 )
+        for name in ("parser", "directions"):
+            before = (self.folder.host or {}).get(name, self.options[name])
+            if before != self.options[name]:
+                raise ConfigurationError(f"The run in {self.folder.path} had --{name} {before}: give the same.")
         self.folder.change(settings)
 
     def _generations(self) -> JsonLines:

@@ -65,7 +65,7 @@ def _exec(
 
 def without_keys(command: str) -> str:
     """A command line as it may be stored: values of API keys and tokens are left out."""
-    command = re.sub(r"(?i)((?:api[_-]?key|(?<![\w-])-*token|secret|password)[= ])\S+", r"\1...", command)
+    command = re.sub(r"(?i)((?:api[_-]?key|token|secret|password)[= ])\S+", r"\1...", command)
     return re.sub(r"\bsk-[\w-]{6,}", "sk-...", command)
 
 
