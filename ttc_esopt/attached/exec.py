@@ -97,7 +97,7 @@ def execute(
         session.close()
     if service.failed is not None:
         raise service.failed
-    if session.folder is not None:
+    if session.ledger is not None:
         conclude(session, say, report)
     if code < 0:
         say(f"the script was ended by signal {-code} ({signal.Signals(-code).name})")

@@ -205,7 +205,8 @@ def seed(body: Body, index: int) -> dict[str, int]:
 
 def refuse_what_is_not_there(body: Body) -> None:
     """What would change the reply's form or meaning and cannot be done is refused, everything else unknown ignored."""
-    refused = ("tools", "functions", "logprobs", "top_logprobs", "echo", "suffix", "audio", "modalities")
+    refused = ("tools", "functions", "logprobs", "top_logprobs", "logit_bias", "frequency_penalty", "echo", "suffix",
+               "audio", "modalities")  # fmt: skip
     for name in refused:
         if body.get(name):
             raise HttpError(400, f"{name} is not supported by this server.", param=name, code="unsupported")

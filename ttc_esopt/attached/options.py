@@ -35,6 +35,8 @@ def host_options(
     ConfigurationError, DataError
         A value is none that is allowed, or there is no such model or folder.
     """
+    if sandbox == "auto":  # a settings file may ask for more
+        sandbox = given.get("sandbox", sandbox)
     for name, value, allowed in (("parser", parser, PARSERS), ("sandbox", sandbox, SANDBOXES)):
         if value not in allowed:
             raise ConfigurationError(f"Expected {name} {', '.join(allowed)}, got {value!r} ({flag(name)}).")

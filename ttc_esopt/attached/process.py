@@ -36,7 +36,7 @@ def main() -> None:
     sys.stdin.read()
     service.close()
     session.close()
-    if session.folder is not None:
+    if session.ledger is not None:
         conclude(session, say)
     if service.failed is not None:
         raise service.failed

@@ -17,6 +17,7 @@ from ttc_esopt.attached.http_api import Api, Offer
 from ttc_esopt.attached.http_server import Server
 from ttc_esopt.attached.session import Finished, Session
 from ttc_esopt.errors import ConfigurationError
+from ttc_esopt.runfolder import RunFolder
 
 TICK = 0.2  # seconds between two looks at the clock
 LAST_ANSWERS = 10.0  # seconds that answers on their way get at the end
@@ -75,6 +76,8 @@ def serve(
         raise ConfigurationError(f"{es_match} is no regular expression: {error} (--es-match).") from None
     if go_on and not (out / "run.toml").exists():
         raise ConfigurationError(f"{out} holds no run to go on with (--out, --continue).")
+    if go_on and (began := (RunFolder.open(out).host or {}).get("steps", steps)) != steps:
+        raise ConfigurationError(f"The run in {out} has {began} steps, this command {steps}: give the same (--steps).")
     # The port is taken before the model is loaded, so that a taken one is told at once; who comes early waits.
     with Server(host, port, {}, token) as server:
         session = Session(

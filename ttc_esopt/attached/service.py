@@ -7,6 +7,7 @@ from the host's, in which address and key are blanked.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -51,7 +52,8 @@ class Service:
     def close(self) -> None:
         """Stop listening; connections that are open die with their threads."""
         self._closed = True
-        self._listener.close()
+        with contextlib.suppress(OSError):  # whoever empties the temporary folder has taken it
+            self._listener.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _accept(self) -> None:

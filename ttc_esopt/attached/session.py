@@ -3,11 +3,13 @@
 A host saves its population once a generation, and our files must agree with it: generations.jsonl says how many lines
 of samples.jsonl and history.jsonl belonged to each saved generation. Going on from generation k of a run of ours cuts
 both files back to it (what is cut is kept beside them) and rebuilds the weights, so that a run that was killed goes on
-as if it had not been. If the host went on without us in between, nothing is cut, and the weights are our last ones.
+as if it had not been. If the host went on without us in between, nothing is cut, the weights are our last ones, and its
+population is recorded as seeds are.
 """
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import time
 from collections.abc import Callable
@@ -115,16 +117,19 @@ class Session:
         else:
             if self._out is None:
                 keep_apart(path, self.say)
+            elif (path / "samples.jsonl").exists() and (path / "samples.jsonl").stat().st_size:
+                raise ConfigurationError(f"{path} holds a run already: go on with --continue, or give another --out.")
             path.parent.mkdir(parents=True, exist_ok=True)
             self.folder = RunFolder.create(path, settings, self._command)
         self.folder.lock()
         answer: dict[str, Any] = {"ours": known, "state": None, "samples": 0}
         if known:
             self._agree(settings)
-            answer["state"] = self._go_back(continued["generation"])
+            answer |= self._go_back(continued["generation"])
         steps = self._steps(plan) if known else plan["steps"]
         self.folder.note_host({"name": f"{plan['host']} {plan['version']}", "problem": plan["problem"],
                                "parser": self.options["parser"], "directions": self.options["directions"],
+                               "sandbox": self.options["sandbox"],
                                "steps": steps, "generations": plan["generations"]})  # fmt: skip
         began = time.monotonic()
         if self._engine is None:
@@ -182,6 +187,7 @@ class Session:
         """The run's settings: the user's, and what the host decides."""
         given = {**self._given, "problem": f"{plan['host']}:{plan['problem']}", "budget": max(1, plan["candidates"])}
         given |= {"population": plan["population"], "directions": max(2, plan["largest_batch"])}
+        given |= {"memory_mb": self.options["memory_mb"]}
         if self.options["parser"] == "host":
             given["prefill"] = False  # a started reply is none that the host could read
         return resolve(given, models.defaults(given.get("model", FIELDS["model"].default)))
@@ -197,31 +203,32 @@ class Session:
 
     def _agree(self, settings: Settings) -> None:
         """A continued run keeps its rules; what only bounds it may change."""
+        for name in ("parser", "directions"):
+            before = (self.folder.host or {}).get(name, self.options[name])
+            if before != self.options[name]:
+                raise ConfigurationError(f"The run in {self.folder.path} had --{name} {before}: give the same.")
         stored = self.folder.settings
-        free = {"budget", "max_tokens_total", "max_minutes", "workers", "batch_size", "population", "directions"}
+        free = {"budget", "max_tokens_total", "max_minutes", "workers", "batch_size", "memory_mb", "directions"}
+        free |= {"population", "offspring", "init_candidates"}  # the script's
         for name in settings.__dataclass_fields__:
             if name not in free and getattr(stored, name) != getattr(settings, name):
                 raise ConfigurationError(
                     f"The run in {self.folder.path} had {name} {getattr(stored, name)!r}, this one has "
                     f"{getattr(settings, name)!r}: give the same, or begin a new run with another --out."
                 )
-        for name in ("parser", "directions"):
-            before = (self.folder.host or {}).get(name, self.options[name])
-            if before != self.options[name]:
-                raise ConfigurationError(f"The run in {self.folder.path} had --{name} {before}: give the same.")
         self.folder.change(settings)
 
     def _generations(self) -> JsonLines:
         return JsonLines(self.folder.path / "generations.jsonl")
 
-    def _go_back(self, generation: int | None) -> Any:
-        """Cut our files back to a saved generation; returns the state that the host stored with it."""
+    def _go_back(self, generation: int | None) -> dict[str, Any]:
+        """Cut our files back to a saved generation: whether it is ours, and the state that the host stored with it."""
         if generation is None:  # who asks one by one has no generations
-            return None
+            return {}
         saved = [line for line in self._generations().read() if line["generation"] <= generation]
         if not saved or saved[-1]["generation"] != generation:
             self.say(f"note: generation {generation} was made without us; the weights are those of our last step")
-            return None
+            return {"ours": False}
         for file, count in ((self.folder.samples, saved[-1]["samples"]), (self.folder.history, saved[-1]["history"])):
             lines = file.read()
             if len(lines) > count:
@@ -233,13 +240,25 @@ class Session:
         write_atomically(self.folder.timings.path, "".join(f"{line}\n" for line in lines_of(timings)))
         kept = self._generations().read()
         self._generations().cut(len([line for line in kept if line["generation"] <= generation]))
-        return saved[-1]["state"]
+        return {"state": saved[-1]["state"]}
 
 
 def keep_apart(path: Path, say: Say) -> None:
-    """Move an earlier run out of the way, so that nothing of it is lost when a host begins anew."""
+    """Move an earlier run out of the way, so that nothing of it is lost when a host begins anew.
+
+    Raises
+    ------
+    DataError
+        It is not over.
+    """
     if not path.exists():
         return
+    if (path / "samples.jsonl").exists():
+        with open(path / "samples.jsonl", "rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise DataError(f"Another process is writing to {path}; wait for it or stop it.") from None
     number = 1
     while path.with_name(f"{path.name}-{number}").exists():
         number += 1
