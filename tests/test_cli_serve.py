@@ -63,6 +63,9 @@ def test_ctrl_c_ends_after_the_running_batch_and_continue_goes_on(tmp_path):
     assert "ending after the running batch" in said and said.splitlines()[-1].startswith("results: ")
     stored = (out / "run.toml").read_text()
     assert TOKEN not in said + stored and "--token ..." in stored and "--max-tokens 8" in stored
+    process = command(*options[:-4], "--steps", 4, "--max-tokens", 8, "--continue")
+    said = process.communicate(timeout=60)[0]
+    assert process.returncode == 2 and "has 3 steps, this command 4" in said and len(said.strip().splitlines()) == 1
     again = Running(*options, "--continue")
     state = HTTPConnection("127.0.0.1", again.port, timeout=60)
     state.request("GET", "/es/state", headers={"X-Api-Key": TOKEN})

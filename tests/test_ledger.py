@@ -188,6 +188,19 @@ def test_a_ledger_on_a_folder_with_steps_goes_on_where_it_was(books):
     desk.close()
 
 
+def test_a_late_score_of_a_reply_from_before_a_restart_finds_nobody(books):
+    ledger = books()
+    replies = ledger.generate("chat", 0, ask(2), "stream")
+    ledger.tell([{"id": replies[0]["id"], "objective": 1.0}])
+    desk = Desk(books.engine)
+    again = Ledger(books.folder, desk, steps=3, reading=READING, first_id=1_000_000)
+    new = again.generate("chat", 0, ask(), "stream")[0]
+    assert new["id"] == 1_000_000
+    with pytest.raises(DataError, match=f"got {replies[1]['id']}"):
+        again.tell([{"id": replies[1]["id"], "objective": 2.0}])
+    desk.close()
+
+
 def test_requests_of_several_threads_are_written_together_and_steps_come_between():
     engine = StandInEngine()
     desk = Desk(engine)

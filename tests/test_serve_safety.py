@@ -57,6 +57,8 @@ def served(tmp_path):
         ("/v1/chat/completions", {**HELLO, "model": 3}, "model"),
         ("/v1/chat/completions", {**HELLO, "tools": [{}]}, "tools"),
         ("/v1/chat/completions", {**HELLO, "logprobs": True}, "logprobs"),
+        ("/v1/chat/completions", {**HELLO, "logit_bias": {"5": 3}}, "logit_bias"),
+        ("/v1/chat/completions", {**HELLO, "frequency_penalty": 0.5}, "frequency_penalty"),
         ("/v1/chat/completions", {**HELLO, "response_format": {"type": "json_object"}}, "response_format"),
         ("/v1/completions", {"prompt": ""}, "prompt"),
         ("/v1/completions", {"prompt": []}, "prompt"),

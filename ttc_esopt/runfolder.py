@@ -54,7 +54,10 @@ class RunFolder:
                 if not cls.open(path).document["model"]:
                     (path / "run.toml").unlink()
         if (path / "run.toml").exists() or (samples.exists() and samples.stat().st_size):
-            raise ConfigurationError(f"{path} already holds a run: `ttc-esopt resume {path}`, or another --out.")
+            raise ConfigurationError(
+                f"{path} already holds a run: go on with it (`ttc-esopt resume {path}`; runs of exec and serve: "
+                "their --continue), or give another --out."
+            )
         document = {
             "settings": {name: getattr(settings, name) for name in settings.__dataclass_fields__},
             "run": {"command": command},

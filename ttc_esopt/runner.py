@@ -107,8 +107,8 @@ def resume(folder: Path | str, *, report: bool = True, say: Say = print, **limit
     opened = RunFolder.open(Path(folder))
     if opened.host:
         raise ConfigurationError(
-            f"{folder} belongs to a run of {opened.host['name']}: go on with "
-            "`ttc-esopt exec --continue RESULTS_DIR SCRIPT.py`."
+            f"{folder} belongs to a run of {opened.host['name']}: go on with `ttc-esopt serve --continue --out DIR`, "
+            "or for a script with `ttc-esopt exec --continue RESULTS_DIR SCRIPT.py`."
         )
     if limits:
         opened.change_limits(limits)

@@ -6,6 +6,7 @@ in one batch. Messages are JSON; nothing is pickled, in either direction.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -45,6 +46,7 @@ class Client:
     options : what the user chose: arm, directions (a number or "host"), replies_per_direction, parser, es_operators,
         common_parent, prefill, sandbox, memory_mb, seed, continue, trust_objectives
     stopping : why the run is to end, None as long as it is not: finish what runs, save, raise `Stopped`
+    announced : whether a host has said what it is about to do
     """
 
     def __init__(self, address: str, key: bytes, options: Json) -> None:
@@ -54,6 +56,7 @@ class Client:
         self._process = os.getpid()
         self.options = options
         self.stopping: str | None = None
+        self.announced = False
 
     @classmethod
     def from_environment(cls) -> Client:
@@ -73,6 +76,7 @@ class Client:
 
     def hello(self, plan: Json) -> Json:
         """Announce what the host is about to do; answers {"ours": whether an earlier run of ours is continued, ...}."""
+        self.announced = True
         return self._call("hello", plan=plan)
 
     def open_batch(
@@ -122,6 +126,9 @@ class Client:
             self._local.connection = None  # whatever was cut short, the next answer belongs to the next question
             if not isinstance(error, OSError | EOFError):
                 raise
+            with contextlib.suppress(OSError):  # one that was killed could not
+                os.unlink(self._address)
+                os.rmdir(os.path.dirname(self._address))
             raise HostError(f"The engine's process has ended ({type(error).__name__}); see its messages.", 1) from None
         if answer.get("stop") and not self.stopping:
             self.stopping = answer["stop"]

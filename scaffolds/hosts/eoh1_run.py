@@ -75,6 +75,8 @@ class Run(HostRun):
             self._managed = 0
         self.es = self.es_operators([*self.loop.operators, *(["i1"] if self._managed < 0 else [])])
         self.settle(None)  # there is no template
+        if self.loop.use_seed:
+            populations.read_seeds(self.loop.seed_path)
         stored = []
         if continued:
             stored = self.continued(continued["path"], continued["generation"])
@@ -220,9 +222,10 @@ class Run(HostRun):
         self._population = population
         if self._managed % len(self.loop.operators) == 0:
             self._draws = draws()  # nothing is drawn between this and the next generation
+            self.announce()
 
     def announce(self) -> None:
-        """Tell of the last generation that the host has saved; called when it has gone on, so that it has."""
+        """Tell of the last generation, once; before the host saves it, so that a kill leaves none that is unknown."""
         saved = self._start + self._managed // len(self.loop.operators)
         if saved > self.generation:
             self.generation = saved

@@ -59,14 +59,14 @@ def patch_loop(module: ModuleType, attachment: Attachment) -> None:
         return self._attached.initial(population), k
 
     def _save_checkpoint(self: Any, population: list, gen: int) -> None:
+        self._attached.saved(population, gen)  # first, so that a kill in between leaves a generation that we know
         save(self, population, gen)
-        self._attached.saved(population, gen)
 
     def run_to_the_end(self: Any) -> None:
         try:
             run(self)
         except RuntimeError:
-            if self._attached.valid:
+            if self._attached.valid or not self._attached.failures:
                 raise
             client.finish("no valid candidate")
             raise self._attached.nothing_valid() from None

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ttc_esopt.scaffolds.hosts import populations
 from ttc_esopt.scaffolds.hosts.client import Client, HostError
 from ttc_esopt.scaffolds.hosts.run import (
     HostRun,
@@ -71,6 +72,11 @@ class Run(HostRun):
         for operator, weight in zip(config.operators, config.operator_weights, strict=True):
             weights[operator] += weight
         weights = {one: weight for one, weight in weights.items() if weight > 0}
+        if not weights or config.pop_size < 1:
+            raise HostError(
+                f"Expected operators with weights above 0 and a population of at least 1, got operators "
+                f"{config.operators}, operator_weights {config.operator_weights}, pop_size {config.pop_size}."
+            )
         self.es = self.es_operators(list(weights))
         self.others = {one: weight for one, weight in weights.items() if one not in self.es}
         share = sum(self.others.values()) / sum(weights.values())
@@ -86,6 +92,9 @@ class Run(HostRun):
             raise HostError(
                 f"Nothing is left to do: generation {first} of {c.n_pop} is there (n_pop in the script).", 0
             )
+        self._check_operators()
+        if c.use_seed:
+            populations.read_seeds(c.seed_path)
         self.settle(self.problem.template_program)
         # before anything of an earlier run is touched
         self._stored = self.continued(c.continue_path, first) if c.use_continue else []
@@ -116,6 +125,18 @@ class Run(HostRun):
             if not answer["ours"]:
                 self.client.seeds(self._stored)
 
+    def _check_operators(self) -> None:
+        """Refuse an operator that the host does not have, for which it would make empty offspring for ever."""
+        state, program = draws(), self.problem.template_program
+        for operator in [*self.es, *self.others]:
+            try:
+                self.loop.evolution.drafted([individual("", program, 0.0)], operator)
+            except Exception as error:
+                raise HostError(
+                    f"Expected operators for which EoH asks its model, got {operator!r} ({error}; operators)."
+                ) from error
+        restore_draws(state)
+
     def _go_on_counting(self) -> None:
         """The host's sample files go on where they were."""
         folder = os.path.join(self.config.output_dir, "results", "samples")
@@ -144,6 +165,10 @@ class Run(HostRun):
             for seed, outcome in zip(seeds, outcomes, strict=True)
         ]
         self.client.seeds(told(evaluated))
+        for place, outcome in enumerate(outcomes, start=1):
+            if outcome.value is None:
+                self.count(outcome)
+                self.client.say(f"seed {place} is left out: {outcome.failure}, {outcome.detail}")
         kept = [one for one in evaluated if one["objective"] is not None]
         self.valid += len(kept)
         logging.getLogger("eoh").info("Seeds: %d/%d valid.", len(kept), len(seeds))
@@ -158,7 +183,8 @@ class Run(HostRun):
             self.stop_here()
         generation = 0 if not population else self.generation + 1
         if population and not self.host_numbers and self.es:
-            drawn = random.choices(list(self.others), list(self.others.values()), k=self.other_draws)
+            others, shares = list(self.others), list(self.others.values())
+            drawn = random.choices(others, shares, k=self.other_draws) if others else []
             operators[:] = sorted(drawn) + [one for one in self.es for _ in range(self.batch)]
         if self.host_numbers and self.problem.n_processes == 1:
             made = self._one_by_one(population, operators, generation)

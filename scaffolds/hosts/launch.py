@@ -29,15 +29,21 @@ def _make_importable(packages: dict[str, str]) -> None:
 
 def main() -> int:
     """Run the script; the exit status."""
+    if sys.version_info < (3, 10):  # noqa: UP036  it may be another interpreter than ours
+        version = ".".join(map(str, sys.version_info[:3]))
+        print(f"ttc-esopt: Expected an interpreter of Python 3.10 or later, got {version} (--python).", file=sys.stderr)
+        return 2
     script = sys.argv[1]
-    sys.path[0] = os.path.dirname(os.path.abspath(script))
     sys.argv = sys.argv[1:]
+    if sys.path[0] == os.path.dirname(os.path.abspath(__file__)):  # not so where PYTHONSAFEPATH is set
+        del sys.path[0]
     _make_importable(json.loads(os.environ.get("TTC_ESOPT_PACKAGES", "{}")))
     os.environ.pop("TTC_ESOPT_PACKAGES", None)
     from ttc_esopt.scaffolds.hosts.attachment import SUPPORTED, Attachment
     from ttc_esopt.scaffolds.hosts.client import Client, HostError, Stopped
     from ttc_esopt.scaffolds.hosts.known import HOOKS
 
+    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))  # now, so that no file beside it stands in for ours
     try:
         client = Client.from_environment()
         attachment = Attachment(client, HOOKS)
@@ -45,6 +51,8 @@ def main() -> int:
         runpy.run_path(script, run_name="__main__")
         if not attachment.hosts:
             raise HostError(f"{script} ended without a run that we can attach to. {SUPPORTED}")
+        if not client.announced:
+            print(f"ttc-esopt: note: {script} began no run of {', '.join(attachment.hosts)}.", file=sys.stderr)
     except HostError as error:
         if str(error):
             print(f"ttc-esopt: {error}", file=sys.stderr)

@@ -32,6 +32,11 @@ _PARAMETERS = (
     "llm", "evaluation", "profiler", "max_generations", "max_sample_nums", "pop_size", "num_samplers", "num_evaluators",
 )  # fmt: skip
 
+_OTHERS = (
+    "funsearch", "hillclimb", "lhns", "llamea", "mcts_ahd", "meoh", "mles", "moead", "nsga2", "partevo", "randsample",
+    "reevo",
+)  # fmt: skip
+
 
 class _Here(threading.local):
     """Notes of one sampler thread."""
@@ -67,7 +72,22 @@ def patch_resume(module: Any, attachment: Any) -> None:
     attachment.replace(module, "_get_all_samples_and_scores", _get_all_samples_and_scores)
 
 
+def refuse(module: Any, attachment: Any) -> None:
+    """Hook of the other methods' packages: they would run as if we were not there, and ask the user's own API."""
+    for name, found in list(vars(module).items()):
+        if inspect.isclass(found) and "run" in vars(found) and found.__module__.startswith(f"{module.__name__}."):
+            attachment.replace(found, "__init__", _refusal(name))
+
+
+def _refusal(name: str) -> Any:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        raise HostError(f"Expected {SUPPORTED}, got its method {name}: use EoH, or `ttc-esopt serve`.")
+
+    return __init__
+
+
 HOOKS = {"llm4ad.method.eoh.eoh": patch, "llm4ad.method.eoh.resume": patch_resume}
+HOOKS |= {f"llm4ad.method.{other}": refuse for other in _OTHERS}
 
 
 def _note_prompts(prompts: Any, operator: str, here: _Here, attachment: Any) -> None:

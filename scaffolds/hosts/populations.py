@@ -17,6 +17,7 @@ from typing import Any
 from ttc_esopt.scaffolds.hosts.client import HostError
 
 _NAME = re.compile(r"(?:population_generation|pop)_(\d+)\.json")
+_APART = 60.0  # seconds between two files that no copying of a folder explains
 # Where a host keeps them, seen from the folder that a user may name; EoH given output_dir="./results" makes another.
 _FOLDERS = ("", "pops", "results/pops", "results/results/pops", "population")
 
@@ -78,6 +79,26 @@ def _individual(entry: Any, where: str) -> dict[str, Any] | None:
     return {"description": str(description), "code": code, "objective": objective + 0.0}  # + 0.0: no negative zero
 
 
+def read_seeds(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The heuristics that a script begins with, as the host reads them.
+
+    Raises
+    ------
+    HostError
+        The file is missing, no JSON, or not a list of heuristics with code.
+    """
+    try:
+        seeds = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise HostError(f"Expected heuristics as JSON in the script's seed file {path}, but: {error}.") from None
+    if not isinstance(seeds, list) or not seeds:
+        raise HostError(f"Expected a list of heuristics in the script's seed file {path}, got {str(seeds)[:80]}.")
+    for place, seed in enumerate(seeds, start=1):
+        if not isinstance(seed, dict) or not isinstance(seed.get("code"), str):
+            raise HostError(f"Expected heuristics with code, but number {place} in {path} is {str(seed)[:80]}.")
+    return seeds
+
+
 def last_population(folder: str | os.PathLike[str]) -> tuple[int, Path]:
     """The last generation's number and file; `folder` is a host's results folder, one around or inside it, or a file.
 
@@ -97,11 +118,11 @@ def last_population(folder: str | os.PathLike[str]) -> tuple[int, Path]:
     for place in _FOLDERS:
         files = _numbered(folder / place)
         if files:
-            return max(files)
+            return _last(files)
     # LLM4AD makes a folder per run in its log folder, named after the time: the last one has the last name.
     runs = [entry for entry in sorted(folder.iterdir()) if entry.is_dir() and _numbered(entry / "population")]
     if len(runs) == 1:
-        return max(_numbered(runs[0] / "population"))
+        return _last(_numbered(runs[0] / "population"))
     if runs:
         names = ", ".join(run.name for run in runs[-3:])
         raise HostError(f"Expected the results of one run (--continue), but {folder} holds {len(runs)}: {names}.")
@@ -109,6 +130,18 @@ def last_population(folder: str | os.PathLike[str]) -> tuple[int, Path]:
         f"Expected population_generation_<k>.json or pop_<k>.json in {folder}, its results/pops or its population "
         f"folder (--continue), but there is none."
     )
+
+
+def _last(files: Sequence[tuple[int, Path]]) -> tuple[int, Path]:
+    """The last generation; refused where a longer run wrote it into the same folder before the run of today."""
+    number, last = max(files)
+    newest, written = max(files, key=lambda one: one[1].stat().st_mtime)
+    if written.stat().st_mtime - last.stat().st_mtime > _APART:
+        raise HostError(
+            f"Expected the populations of one run in {last.parent}, but generation {newest} was written after "
+            f"generation {number}: name the file to go on from, as --continue {written}."
+        )
+    return number, last
 
 
 def _numbered(folder: Path) -> list[tuple[int, Path]]:

@@ -117,7 +117,8 @@ class HostRun:
         outcomes = self.outcomes([one["code"] for one in seeds])
         for one, outcome in zip(seeds, outcomes, strict=True):
             if outcome.value is None:
-                self.client.say(f"{one['description']} is left out: {outcome.failure}, {outcome.detail} (--seeds)")
+                why = outcome.detail.strip().rpartition("\n")[2]
+                self.client.say(f"{one['description'].rstrip('.')} is left out: {outcome.failure}, {why} (--seeds)")
         return self._joined(zip(seeds, outcomes, strict=True))
 
     def spares(self, programs: Sequence[str], count: int) -> list[dict]:

@@ -6,8 +6,10 @@ import glob
 import json
 import os
 import runpy
+import sys
 import textwrap
 import time
+import types
 from pathlib import Path
 
 import llm4ad_user
@@ -274,6 +276,18 @@ def test_everything_is_put_back(host, attach):
     assert [getattr(host.method.eoh.EoH, name) for name in ("__init__", "run")] == before
     function = host.base.TextFunctionProgramConverter.text_to_function(TEMPLATE)
     assert "def value(a: float" in EoHPrompt.get_prompt_i1("Task.", function)
+
+
+def test_another_method_of_llm4ad_is_refused_before_it_asks_anybody(host, attach, monkeypatch):
+    other = types.ModuleType("llm4ad.method.hillclimb")
+    other.HillClimb = type("HillClimb", (), {"__module__": "llm4ad.method.hillclimb.hillclimb", "run": print})
+    before = other.HillClimb.__init__
+    monkeypatch.setitem(sys.modules, other.__name__, other)
+    attach(client())
+    with pytest.raises(HostError, match="got its method HillClimb"):
+        other.HillClimb(None, max_sample_nums=6)
+    attach(None)
+    assert other.HillClimb.__init__ is before
 
 
 @pytest.mark.skipif(not CHECKOUT, reason="TTC_ESOPT_LLM4AD names no checkout of LLM4AD")

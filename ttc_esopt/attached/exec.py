@@ -64,13 +64,13 @@ def execute(
     def interrupted(number: int, frame: FrameType | None) -> None:
         nonlocal interrupts
         interrupts += 1
-        if interrupts == 1:
+        if interrupts == 1 and session.ledger is not None:
             session.stop = "interrupted"
             say("interrupted: the running batch is finished and saved (Ctrl-C again stops at once)")
         elif process is not None:
             _kill(process)
             service.close()
-            say("stopped at once; what was reported is on the disk (--continue goes on)")
+            say("stopped at once" + "; what was reported is on the disk (--continue goes on)" * bool(session.ledger))
             os._exit(1)  # the engine may be in the middle of a batch
 
     previous = {number: signal.signal(number, interrupted) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -52,6 +52,7 @@ class Ledger:
     steps : T of the whole run, the steps in the history included
     reading : how replies are read
     batch_timeout : seconds after which a batch of kind "stream" is closed with the scores that are there (0: never)
+    first_id : ids of candidates begin here, or behind those of the folder's lines
     say : told lines for the user
     """
 
@@ -63,6 +64,7 @@ class Ledger:
         steps: int,
         reading: Reading = Reading(),  # noqa: B008  frozen
         batch_timeout: float = 0.0,
+        first_id: int = 0,
         say: Say = print,
     ) -> None:
         self.folder, self.settings = folder, folder.settings
@@ -75,7 +77,8 @@ class Ledger:
         self.steps = steps
         self.steps_taken = sum(record["taken"] for record in records)
         self._tickets: dict[int, Ticket] = {}
-        self._next_id = max((line.get("ticket", line["order"]) for line in lines), default=-1) + 1
+        last = max((line.get("ticket", line["order"]) for line in lines), default=-1)
+        self._next_id = max(first_id, last + 1)
         self._order = len(lines)
         self._known: dict[float, int] = {}
         self._codes: dict[str, int] = {}

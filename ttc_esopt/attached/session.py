@@ -27,6 +27,8 @@ from ttc_esopt.search import replay
 from ttc_esopt.settings import FIELDS, Settings, resolve
 
 Say = Callable[[str], None]
+# Where ids of a server that was started again begin: late scores of replies from before must find nobody.
+LATE = 1_000_000
 
 
 class Finished(Exception):
@@ -127,10 +129,13 @@ class Session:
             self._agree(settings)
             answer |= self._go_back(continued["generation"])
         steps = self._steps(plan) if known else plan["steps"]
+        # who asks one by one over HTTP may still tell scores of replies from before a restart
+        starts = (self.folder.host or {}).get("starts", 0) + 1
+        first = 0 if plan["generations"] else (starts - 1) * LATE
         self.folder.note_host({"name": f"{plan['host']} {plan['version']}", "problem": plan["problem"],
                                "parser": self.options["parser"], "directions": self.options["directions"],
                                "sandbox": self.options["sandbox"],
-                               "steps": steps, "generations": plan["generations"]})  # fmt: skip
+                               "steps": steps, "generations": plan["generations"], "starts": starts})  # fmt: skip
         began = time.monotonic()
         if self._engine is None:
             self.say(f"loading {settings.model} ...")
@@ -144,7 +149,7 @@ class Session:
         self.say(f"model ready after {time.monotonic() - began:.0f} s, fingerprint {self._engine.fingerprint()}")
         self._desk = Desk(self._engine)
         self.ledger = Ledger(
-            self.folder, self._desk, steps=steps, batch_timeout=self._timeout, say=self.say,
+            self.folder, self._desk, steps=steps, first_id=first, batch_timeout=self._timeout, say=self.say,
             reading=Reading(plan["function"], plan["kind"], plan["prefill"] if settings.prefill else ""),
         )  # fmt: skip
         answer["samples"] = len(self.folder.samples.read())

@@ -55,6 +55,9 @@ def _exec(
     chosen = {name: values.pop(name) for name in HOST_OPTIONS}
     timeout = values.pop("batch_timeout")
     given = given_settings(config, esopt, values, typer.echo)
+    unused = [name for name in given if name in NOT_FOR_HOSTS and name not in HOST_OPTIONS]
+    if unused:
+        typer.echo(f"note: the script decides about {', '.join(unused)}; what {config} says of it is not used")
     given, options = host_options(given, **chosen)
     code = execute(
         script, arguments or [], given, options, out=out, python=python or sys.executable, dry_run=dry_run,
@@ -63,10 +66,20 @@ def _exec(
     raise typer.Exit(code)
 
 
+_SECRET = r"(?:key|token(?!s)|secret|passw|credential|auth(?!or))"  # not --max-tokens
+
+
 def without_keys(command: str) -> str:
-    """A command line as it may be stored: values of API keys and tokens are left out."""
-    command = re.sub(r"(?i)((?:api[_-]?key|token|secret|password)[= ])\S+", r"\1...", command)
-    return re.sub(r"\bsk-[\w-]{6,}", "sk-...", command)
+    """A command line as it may be stored: what may be an API key, a token or a password is left out."""
+    shown, hide = [], False
+    for word in shlex.split(command):
+        if hide and not word.startswith("--"):
+            word = "..."
+        hide = re.fullmatch(rf"(?i)-[\w.-]*{_SECRET}[\w.-]*", word) is not None
+        word = re.sub(rf"(?i)({_SECRET}[\w.-]*[\"']?\s*[=:]\s*[\"']?)[^\"',}}]+", r"\1...", word)
+        word = re.sub(r"\b((?:sk|hf|ghp|gsk|xai)[-_]|AIza)[\w-]{6,}", r"\1...", word)
+        shown.append(re.sub(r"(://[^/@\s:]*:)[^/@\s]+@", r"\1...@", word))
+    return shlex.join(shown)
 
 
 def host_flags() -> list[tuple[str, Any, Any]]:
