@@ -94,6 +94,29 @@ def test_what_cannot_be_continued_is_refused(host, tmp_path):
         run(recorder(), exp_use_continue=True, exp_continue_path="nowhere.json")
 
 
+def test_generations_are_reported_before_the_host_saves_them_so_that_a_kill_leaves_none_unknown(host):
+    client, there = recorder(directions=3), []
+    report = client.generation
+
+    def generation(k, population, state=None):
+        there.append(Path(POPULATION.format(k)).exists())
+        report(k, population, state)
+
+    client.generation = generation
+    run(client, ec_n_pop=3)
+    assert there == [False] * 4 and all(Path(POPULATION.format(k)).exists() for k in range(4))
+
+
+def test_a_seed_file_that_is_none_is_refused_before_the_model_is_loaded(host, tmp_path):
+    for text in ("[{", "{}", '[{"algorithm": "no code"}]'):
+        (tmp_path / "seeds.json").write_text(text)
+        client = recorder()
+        with pytest.raises(HostError, match="seeds.json"):
+            run(client, exp_use_seed=True, exp_seed_path=str(tmp_path / "seeds.json"))
+        assert client.plan is None
+        forget()
+
+
 def test_seeds_that_fail_are_left_out(host, tmp_path):
     seeds = [{"algorithm": "good", "code": program(3)}, {"algorithm": "bad", "code": program("z")}]
     (tmp_path / "seeds.json").write_text(json.dumps(seeds))

@@ -98,6 +98,13 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing_of_ours(tmp_path):
     assert not (tmp_path / "results" / "ttc_esopt").exists()
 
 
+def test_an_option_of_ours_behind_the_script_is_pointed_out(tmp_path):
+    script = user_script(tmp_path, str(DOUBLE))
+    done = ttc("--dry-run", script, "--directions=3", "--mine", "4", cwd=tmp_path)
+    assert done.returncode == 0 and "note: --directions=3 stands behind the script" in done.stdout
+    assert "10 by m1" in done.stdout and "--mine" not in done.stdout
+
+
 def test_an_interpreter_that_is_none_is_one_line(tmp_path):
     script = user_script(tmp_path, str(DOUBLE))
     done = ttc("--python", "/no/python", script, cwd=tmp_path)
@@ -111,6 +118,9 @@ def test_an_interpreter_that_is_none_is_one_line(tmp_path):
         ("exec main.py api_key=abc", "exec main.py api_key=..."),
         ("exec main.py --api-key abc --hf-token=xyz", "exec main.py --api-key ... --hf-token=..."),
         ("exec main.py sk-12345678", "exec main.py sk-..."),
+        ("exec main.py --api-key 'a b c' --n 3", "exec main.py --api-key ... --n 3"),
+        ("exec main.py --openai-key 123 --passwd=abc hf_12345678", "exec main.py --openai-key ... --passwd=... hf_..."),
+        ("exec main.py https://me:secret1@host/v1 --author me", "exec main.py https://me:...@host/v1 --author me"),
         ("exec --max-tokens 96 --max-tokens-total 5 main.py", "exec --max-tokens 96 --max-tokens-total 5 main.py"),
     ],
 )

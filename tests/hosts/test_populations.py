@@ -1,6 +1,8 @@
 """Population files of hosts: every shape is read, whatever is no population is refused with what was found."""
 
 import json
+import os
+import time
 
 import pytest
 
@@ -103,6 +105,19 @@ def test_the_last_generation_is_found_from_any_folder_around_it(tmp_path, inside
     assert last_population(tmp_path) == (10, folder / f"{name}_10.json")
     assert last_population(folder) == (10, folder / f"{name}_10.json")
     assert last_population(folder / f"{name}_9.json") == (9, folder / f"{name}_9.json")
+
+
+def test_what_a_longer_run_left_in_the_folder_is_not_taken_for_the_last_generation(tmp_path):
+    for k, age in ((0, 0), (1, 0), (2, 7200), (3, 3600)):
+        path = tmp_path / f"population_generation_{k}.json"
+        path.write_text("[]")
+        os.utime(path, (time.time() - age, time.time() - age + k))
+    with pytest.raises(HostError, match=r"generation 1 was written after generation 3: .*--continue .*_1\.json"):
+        last_population(tmp_path)
+    assert last_population(tmp_path / "population_generation_1.json")[0] == 1
+    for k in (2, 3):
+        (tmp_path / f"population_generation_{k}.json").write_text("[]")
+    assert last_population(tmp_path)[0] == 3
 
 
 def test_a_log_folder_of_llm4ad_with_one_run_is_enough_and_with_two_is_not(tmp_path):

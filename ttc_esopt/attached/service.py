@@ -30,7 +30,8 @@ class Service:
     Attributes
     ----------
     address, key : what a `Client` needs
-    host : number of the process that may connect; nobody may before it is set
+    host : number of the process that may connect; nobody may before it is set. Where it is a wrapper that starts the
+        script's interpreter, the first descendant that connects takes its place, before a model has written anything
     failed : the first fault of ours that was no `TtcEsoptError`, for the user
     """
 
@@ -42,7 +43,7 @@ class Service:
         self._listener = Listener(self.address, "AF_UNIX", authkey=self.key)
         self.host: int | None = None
         self.failed: BaseException | None = None
-        self._closed = False
+        self._closed = self._met = False
         threading.Thread(target=self._accept, name="service", daemon=True).start()
 
     def told(self) -> str:
@@ -75,6 +76,9 @@ class Service:
             time.sleep(0.01)
         with socket.socket(fileno=os.dup(connection.fileno())) as other:
             pid, _, _ = struct.unpack("3i", other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if not self._met and self.host in _ancestors(pid):
+            self.host = pid
+        self._met = True
         return pid == self.host
 
     def _serve(self, connection: Connection) -> None:
@@ -102,3 +106,14 @@ class Service:
         except Exception as error:
             self.failed = self.failed or error
             return {"error": f"The engine failed: {type(error).__name__}: {error}", "exit_code": 1}
+
+
+def _ancestors(pid: int) -> list[int]:
+    """The process's parent, that one's parent and so on, as far as the kernel tells."""
+    found = []
+    with contextlib.suppress(OSError):
+        while pid > 1:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                pid = int(file.read().rpartition(b")")[2].split()[1])
+            found.append(pid)
+    return found

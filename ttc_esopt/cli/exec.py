@@ -20,6 +20,9 @@ NOT_FOR_HOSTS = (
     "directions", "sandbox",
 )  # fmt: skip
 
+# Behind the script these are hardly meant for it.
+OURS = ("--dry-run", "--continue", "--directions", "--model", "--out", "--parser", "--python", "--sandbox", "--seeds")
+
 EXEC_HELP = """Run your own EoH (0.1, 0.2), LLM4AD or ReEvo script, unchanged, with a local model, and with ES inside.
 
 The script's population size, operators, generations and output folder hold; its API settings are not used. Calls of m1
@@ -52,6 +55,9 @@ def _exec(
         raise ConfigurationError(f"No such file: {script} (SCRIPT; options stand before it).")
     if "--esopt" in (arguments or ()):
         raise ConfigurationError("--esopt stands behind the script, where it is the script's own: put it before.")
+    behind = [word for word in arguments or () if word.partition("=")[0] in OURS]
+    if behind:
+        typer.echo(f"note: {' '.join(behind)} stands behind the script and is given to it; ours stand before it")
     chosen = {name: values.pop(name) for name in HOST_OPTIONS}
     timeout = values.pop("batch_timeout")
     given = given_settings(config, esopt, values, typer.echo)

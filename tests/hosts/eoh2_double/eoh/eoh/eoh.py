@@ -64,6 +64,8 @@ class EOH:
         if c.use_seed:
             with open(c.seed_path) as file:
                 population = self.evolution.evaluate_seeds(json.load(file))
+            if not population:
+                raise RuntimeError("no valid seeds")
             self._save_checkpoint(population, 0)
             return population, 0
         population = []

@@ -41,6 +41,8 @@ class Evolution:
             parents = parent_selection(population, self.n_parents)
         elif operator.startswith("m"):
             parents = parent_selection(population, 1)[0]
+        if operator not in ("i1", "e1", "e2", "m1", "m2", "m3"):
+            raise ValueError(f"no such operator: {operator}")
         code, algorithm = self._call_llm(self._build_prompt(operator, parents))
         return parents, code, algorithm
 
