@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -64,6 +65,7 @@ def test_a_candidate_finds_neither_address_nor_key(service, mode, tmp_path):
 
 def test_another_process_is_refused_even_with_the_key(service):
     service.host = os.getpid()
+    Client(service.address, service.key, {}).say("the host is there")
     code = f"""
 from ttc_esopt.scaffolds.hosts.client import Client, HostError
 try:
@@ -73,6 +75,14 @@ except HostError as error:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.startswith("refused:"), done.stdout + done.stderr
+
+
+def test_closing_leaves_no_thread_waiting():
+    given, options = host_options({})
+    before = threading.active_count()
+    for _ in range(3):
+        Service(Session(given, options, say=lambda line: None)).close()
+    assert threading.active_count() == before
 
 
 def test_a_wrong_key_is_refused_and_unknown_messages_are_one_sentence(service):

@@ -44,7 +44,8 @@ class Service:
         self.host: int | None = None
         self.failed: BaseException | None = None
         self._closed = self._met = False
-        threading.Thread(target=self._accept, name="service", daemon=True).start()
+        self._thread = threading.Thread(target=self._accept, name="service", daemon=True)
+        self._thread.start()
 
     def told(self) -> str:
         """What the host's process is told, as JSON: address, key and options."""
@@ -53,6 +54,9 @@ class Service:
     def close(self) -> None:
         """Stop listening; connections that are open die with their threads."""
         self._closed = True
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as knock:
+            knock.connect(self.address)  # or the thread would wait for somebody for ever, holding a descriptor
+        self._thread.join(2)
         with contextlib.suppress(OSError):  # whoever empties the temporary folder has taken it
             self._listener.close()
         shutil.rmtree(self._folder, ignore_errors=True)
