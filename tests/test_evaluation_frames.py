@@ -80,8 +80,15 @@ def test_anything_else_is_refused(data):
 
 @given(st.binary(max_size=200))
 def test_random_bytes_never_break_the_reader(data):
-    with pytest.raises(BadFrame):
-        decode(data)
+    """They are refused, or are what an honest child may send: hypothesis writes such a thing when it has seen one."""
+    try:
+        frame = decode(data)
+    except BadFrame:
+        return
+    if frame.failure is not None:
+        assert decode(encode_failure(frame.failure.word, frame.failure.detail)) == frame
+    else:
+        assert all(isinstance(one, Failure) or one.nbytes <= len(data) for one in frame.outputs)
 
 
 @given(st.text(max_size=3000) | st.text(st.characters(categories=["Cs", "Cc"]), max_size=50))
