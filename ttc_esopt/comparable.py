@@ -264,8 +264,8 @@ def _usable(name: str, runs: list[Run], ignore: Collection[str], notes: list[str
     for run in runs:
         if run.unfinished and "unfinished" not in ignore:
             raise ConfigurationError(
-                f"{run.path} is not finished: {run.unfinished}; go on with it (`ttc-esopt resume`), "
-                "or take it as it is (--ignore unfinished)."
+                f"{run.path} is not finished: {run.unfinished}; go on with it (`ttc-esopt resume`; exec and "
+                "serve: --continue), or take it as it is (--ignore unfinished)."
             )
         if run.unfinished:
             notes.append(f"{run.path} is not finished: {run.unfinished}")

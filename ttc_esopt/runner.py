@@ -222,10 +222,7 @@ def announcement(settings: Settings, out: Path) -> list[str]:
     ]
     if s.arm != "frozen":
         lines.append(f"batches: {steps}, each {s.directions} directions x {s.replies_per_direction} replies")
-        lines.append(
-            f"sigma {s.sigma:g} to {s.sigma_end:g} ({s.sigma_schedule}), alpha {s.alpha:g} ({s.alpha_schedule}), "
-            f"noise {s.noise}, rewards {s.reward}"
-        )
+        lines.append(s.es_words())
     if own := own_sets(problem, settings):
         lines.append(
             f"sets of our own stand in for published ones that are not at hand: {', '.join(own)} (--data); "
@@ -237,8 +234,7 @@ def announcement(settings: Settings, out: Path) -> list[str]:
         *lines,
         f"at most {written * s.max_tokens} tokens; {total} evaluations on the search set, then the last population "
         f"{then}",
-        f"sampling: temperature {s.temperature:g}, top-p {s.top_p:g}, {s.max_tokens} tokens per reply, "
-        f"prefill {'on' if s.prefill else 'off'}",
+        s.sampling_words(),
         f"results go to {out}",
     ]
 

@@ -176,6 +176,20 @@ class Settings:
             chat_template=self.chat_template, chat_template_args=self.template_args(),
         )  # fmt: skip
 
+    def es_words(self) -> str:
+        """The ES part in one line, for people."""
+        return (
+            f"sigma {self.sigma:g} to {self.sigma_end:g} ({self.sigma_schedule}), alpha {self.alpha:g} "
+            f"({self.alpha_schedule}), noise {self.noise}, rewards {self.reward}"
+        )
+
+    def sampling_words(self) -> str:
+        """How replies are sampled in one line, for people."""
+        return (
+            f"sampling: temperature {self.temperature:g}, top-p {self.top_p:g}, {self.max_tokens} tokens per reply, "
+            f"prefill {'on' if self.prefill else 'off'}"
+        )
+
     def es_params(self, steps: int) -> ESParams:
         """The ES part for a run of `steps` batches."""
         return ESParams(

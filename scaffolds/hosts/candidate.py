@@ -38,7 +38,7 @@ FAILURES = {
 }  # fmt: skip
 LONGEST_DETAIL = 2_000
 _DESCRIPTORS = 64  # that a confined candidate may open beyond those that are there
-_SECRET = re.compile(r"^TTC_ESOPT_|KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+_SECRET = re.compile(r"^TTC_ESOPT_|KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 _NEAR = 4  # calls between ours and the frame in which a host swallows an exception
 
 
@@ -138,9 +138,14 @@ def _confine(watcher: int, task: Task, highest: int) -> None:
     tempfile.tempdir = None  # the host may have asked before; TMPDIR is another one now
 
 
+def is_secret(name: str) -> bool:
+    """Whether a variable of the environment is none of a program's business."""
+    return _SECRET.search(name) is not None
+
+
 def _forget_secrets() -> None:
     """Take the host's keys out of the environment, and out of /proc/self/environ, which shows it as it was."""
-    secret = [name for name in os.environ if _SECRET.search(name)]
+    secret = [name for name in os.environ if is_secret(name)]
     for name in secret:
         del os.environ[name]
     with contextlib.suppress(OSError, ValueError, IndexError):

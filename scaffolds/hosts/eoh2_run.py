@@ -261,8 +261,12 @@ class Run(HostRun):
             )
         if description and code:
             candidate.code, candidate.description = evolution._prepend_imports(code[0]), description[0]
+        self._again_if_duplicate(candidate, population, generation)
+
+    def _again_if_duplicate(self, candidate: Candidate, population: list, generation: int) -> None:
+        """As the host does: a program that the population has is asked for again, twice at most."""
         for _ in range(2):
-            if candidate.code is None or not evolution._is_duplicate(population, candidate.code):
+            if candidate.code is None or not self.loop.evolution._is_duplicate(population, candidate.code):
                 break
             self._host_generate(candidate, population, generation, None)
 
@@ -274,10 +278,8 @@ class Run(HostRun):
             candidate = Candidate(operator)
             made.append(candidate)
             self._host_generate(candidate, population, generation, batch if operator in self.es else None)
-            for _ in range(2 if self.host_parser else 0):
-                if candidate.code is None or not self.loop.evolution._is_duplicate(population, candidate.code):
-                    break
-                self._host_generate(candidate, population, generation, None)
+            if self.host_parser:
+                self._again_if_duplicate(candidate, population, generation)
         self._score(made)
         return made
 

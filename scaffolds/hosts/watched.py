@@ -11,7 +11,6 @@ import contextlib
 import json
 import math
 import os
-import resource
 import select
 import shutil
 import signal
@@ -22,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from ttc_esopt.evaluation import sandbox
+from ttc_esopt.evaluation.children import TOO_MUCH, end_group, end_orphans, ended_by, scratch_is_full
 from ttc_esopt.scaffolds.hosts import candidate
 
 LARGEST = 1 << 16  # bytes that a candidate's process may say; the number, and why there is none
@@ -29,7 +29,6 @@ _TAIL = 4_000  # bytes of standard error that are kept
 _EXPLAIN_SECONDS = 1.0  # for ending, and for finding out why there is no number, after the verdict is there
 _LOOK_SECONDS = 0.1  # between two looks at the scratch folder
 _CLEAN_SECONDS = 5.0  # after which a flood of orphans is left alone
-_SCRATCH, _FILES = 64 << 20, 1000  # bytes and files that a candidate may leave in its scratch folder
 
 Json = dict[str, Any]
 
@@ -109,7 +108,8 @@ class _Watch:
         try:
             self._watch(pid, result, errors, start)
         finally:
-            status, usage = _end(pid)
+            status, usage = end_group(pid)
+            end_orphans(_CLEAN_SECONDS)
         if self.seconds is None:
             self.seconds = time.monotonic() - start
         answer = {"value": None, "failure": None, "detail": "", **self._judge(status, usage.ru_maxrss << 10)}
@@ -140,8 +140,8 @@ class _Watch:
                 return
             if now - looked > _LOOK_SECONDS:
                 looked = now
-                if self._scratch_is_full():
-                    self.cause, self.detail = "output", f"wrote more than {_SCRATCH >> 20} MiB or {_FILES} files"
+                if scratch_is_full(self.task.scratch):
+                    self.cause, self.detail = "output", TOO_MUCH
                     return
             longest = 0.2 if handle >= 0 else 0.005
             ready = {descriptor for descriptor, _ in poll.poll(1000 * min(deadline - now, longest) + 1)}
@@ -163,17 +163,6 @@ class _Watch:
             if ended:
                 return
 
-    def _scratch_is_full(self) -> bool:
-        used = files = 0
-        with os.scandir(self.task.scratch) as entries:
-            for entry in entries:
-                files += 1
-                with contextlib.suppress(OSError):
-                    used += 512 * entry.stat(follow_symlinks=False).st_blocks
-                if files > _FILES or used > _SCRATCH:
-                    return True
-        return False
-
     def _judge(self, status: int, memory: int) -> Json:
         """The outcome: the cause known already, or what the candidate's process said, or how it ended."""
         if self.cause is not None:
@@ -189,16 +178,12 @@ class _Watch:
         return {"failure": "crash", "detail": f"ended itself with exit status {os.WEXITSTATUS(status)}\n{tail}".strip()}
 
     def _killed(self, number: int, memory: int, tail: str) -> Json:
-        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
         limit = self.task.limits.memory if self.task.limits else 2 << 30
-        if number == signal.SIGSYS:
-            return {"failure": "forbidden", "detail": "tried what the sandbox forbids (process, network, signal)"}
-        if number == signal.SIGXCPU:
-            return {"failure": "timeout", "detail": "used up its processor time"}
-        if number == signal.SIGKILL and memory - own > limit // 2:
-            return {"failure": "memory", "detail": "killed by the system, probably for want of memory"}
-        failure = "memory" if number == signal.SIGABRT and "bad_alloc" in tail else "crash"
-        return {"failure": failure, "detail": f"ended by signal {number} ({signal.strsignal(number)})\n{tail}".strip()}
+        failure, detail = ended_by(number, memory, limit)
+        if failure == "crash":
+            failure = "memory" if number == signal.SIGABRT and "bad_alloc" in tail else "crash"
+            detail = f"{detail}\n{tail}".strip()
+        return {"failure": failure, "detail": detail}
 
     def _traceback(self) -> str:
         """The last traceback that the host or the candidate printed."""
@@ -242,27 +227,3 @@ def _checked(said: Json, more: Json, printed: str) -> Json:
         if math.isfinite(value):
             return {"value": value}
     return {"failure": "nonfinite", "detail": f"evaluate returned {value if isinstance(value, float) else 'too much'}"}
-
-
-def _end(pid: int) -> tuple[int, Any]:
-    """Kill the candidate's group and all that it left behind; returns its wait status and use of resources."""
-    # The child is not waited for yet, so its number cannot belong to another process.
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # it may not have come to setsid()
-        os.killpg(pid, signal.SIGKILL)
-    os.kill(pid, signal.SIGKILL)
-    _, status, usage = os.wait4(pid, 0)
-    own = os.getpid()
-    give_up = time.monotonic() + _CLEAN_SECONDS
-    # Orphans become this process's children, whatever sessions they have made for themselves.
-    while time.monotonic() < give_up:
-        try:
-            ended, _ = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            break
-        if ended:
-            continue
-        with contextlib.suppress(OSError), open(f"/proc/{own}/task/{own}/children") as file:
-            for orphan in file.read().split():
-                os.kill(int(orphan), signal.SIGKILL)
-        time.sleep(0.001)
-    return status, usage

@@ -21,8 +21,9 @@ from typing import Any
 from ttc_esopt.attached.batches import Batch, Batches, Ticket
 from ttc_esopt.attached.desk import Desk
 from ttc_esopt.candidates import blank, key, mark_copy, stream
-from ttc_esopt.engines.base import Request, Sampling
+from ttc_esopt.engines.base import Engine, Request, Sampling
 from ttc_esopt.errors import ConfigurationError, DataError
+from ttc_esopt.es.optimizer import Step
 from ttc_esopt.runfolder import RunFolder
 from ttc_esopt.scaffolds.replies import parse_reply
 
@@ -83,6 +84,7 @@ class Ledger:
         self._known: dict[float, int] = {}
         self._codes: dict[str, int] = {}
         self.best: dict[str, Any] | None = None
+        self._saved: dict[str, Any] | None = None  # the one that is in best.py
         self.tokens = self.valid = 0
         self.rejected: dict[str, int] = {}
         for line in lines:
@@ -304,10 +306,8 @@ class Ledger:
                 self._say(f"no step: fewer than two directions of a batch of {batch.operator} were scored")
             return None
         step, record = closed
-        if step.taken:
-            self._desk.do(lambda engine: engine.step(step.seeds, step.coefficients))
-            self.steps_taken += 1
-        record["fingerprint"] = self._desk.do(lambda engine: engine.fingerprint())
+        record["fingerprint"] = self._desk.do(lambda engine: _move(engine, step))
+        self.steps_taken += step.taken
         self.folder.history.append(record)
         valid = sum(ticket.told is not None and ticket.line["failure"] is None for ticket in batch.tickets)
         self._say(
@@ -362,7 +362,8 @@ class Ledger:
 
     def save_best(self) -> None:
         """best.py and best.json of what there is so far."""
-        if self.best is not None and self.best["code"]:
+        if self.best is not None and self.best["code"] and self.best is not self._saved:
+            self._saved = self.best
             names = ("order", "description", "objective")
             scores = {name: self.best[name] for name in names}
             self.folder.write_best(self.best["code"], {**scores, "chosen_on": "train"})
@@ -382,3 +383,10 @@ class Ledger:
                     "scored": sum(t.told is not None for t in batch.tickets),
                 } if opened else None,
             }  # fmt: skip
+
+
+def _move(engine: Engine, step: Step) -> str:
+    """Take a step, if it is one; the fingerprint of the weights then."""
+    if step.taken:
+        engine.step(step.seeds, step.coefficients)
+    return engine.fingerprint()

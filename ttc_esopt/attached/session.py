@@ -124,7 +124,7 @@ class Session:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.folder = RunFolder.create(path, settings, self._command)
         self.folder.lock()
-        answer: dict[str, Any] = {"ours": known, "state": None, "samples": 0}
+        answer: dict[str, Any] = {"ours": known, "state": None}
         if known:
             self._agree(settings)
             answer |= self._go_back(continued["generation"])
@@ -140,19 +140,19 @@ class Session:
         if self._engine is None:
             self.say(f"loading {settings.model} ...")
             self._engine = open_engine(self.folder)
-        self.folder.note_model(self._engine.describe(), self._engine.fingerprint())
+        fingerprint = self._engine.fingerprint()
+        self.folder.note_model(self._engine.describe(), fingerprint)
         if known:
             fingerprint = replay(self.folder, self._engine)
             records = self.folder.history.read()
             if records and records[-1]["fingerprint"] != fingerprint:
                 raise DataError(f"After {len(records)} steps the weights have another fingerprint than the run had.")
-        self.say(f"model ready after {time.monotonic() - began:.0f} s, fingerprint {self._engine.fingerprint()}")
+        self.say(f"model ready after {time.monotonic() - began:.0f} s, fingerprint {fingerprint}")
         self._desk = Desk(self._engine)
         self.ledger = Ledger(
             self.folder, self._desk, steps=steps, first_id=first, batch_timeout=self._timeout, say=self.say,
             reading=Reading(plan["function"], plan["kind"], plan["prefill"] if settings.prefill else ""),
         )  # fmt: skip
-        answer["samples"] = len(self.folder.samples.read())
         return answer
 
     def generation_done(self, k: int, population: list[dict], state: Any = None) -> None:
@@ -183,10 +183,6 @@ class Session:
                 self._engine.close()
             if self.folder is not None:
                 self.folder.unlock()
-
-    def fingerprint(self) -> str | None:
-        """Of the weights as they are."""
-        return self._engine.fingerprint() if self._engine is not None else None
 
     def _settings(self, plan: dict[str, Any]) -> Settings:
         """The run's settings: the user's, and what the host decides."""
@@ -243,8 +239,7 @@ class Session:
                 file.cut(count)
         timings = [line for line in self.folder.timings.read() if line.get("order", 0) < saved[-1]["samples"]]
         write_atomically(self.folder.timings.path, "".join(f"{line}\n" for line in lines_of(timings)))
-        kept = self._generations().read()
-        self._generations().cut(len([line for line in kept if line["generation"] <= generation]))
+        self._generations().cut(len(saved))
         return {"state": saved[-1]["state"]}
 
 
@@ -288,13 +283,6 @@ def announcement(plan: dict[str, Any], settings: Settings, options: dict[str, An
         lines.append(f"candidates in all: {plan['candidates']} ({rest})")
     asked = " for each time of asking" if options["parser"] == "host" else ""
     if s.arm != "frozen":
-        lines.append(
-            f"{plan['steps']} batches of directions; sigma {s.sigma:g} to {s.sigma_end:g} ({s.sigma_schedule}), "
-            f"alpha {s.alpha:g} ({s.alpha_schedule}), noise {s.noise}, rewards {s.reward}"
-        )
-    lines.append(
-        f"at most {plan['candidates'] * s.max_tokens} tokens{asked}; sampling: "
-        f"temperature {s.temperature:g}, top-p {s.top_p:g}, {s.max_tokens} tokens per reply, prefill "
-        f"{'on' if s.prefill else 'off'}"
-    )
+        lines.append(f"{plan['steps']} batches of directions; {s.es_words()}")
+    lines.append(f"at most {plan['candidates'] * s.max_tokens} tokens{asked}; {s.sampling_words()}")
     return [*lines, f"our files go to {path}"]

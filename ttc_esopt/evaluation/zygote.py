@@ -19,22 +19,19 @@ import json
 import math
 import os
 import pickle
-import resource
 import select
 import shutil
-import signal
 import sys
 import time
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NoReturn
 
-from ttc_esopt.evaluation import child, landlock, namespaces, old_numpy, sandbox, seccomp
+from ttc_esopt.evaluation import child, children, landlock, namespaces, old_numpy, sandbox, seccomp
 from ttc_esopt.evaluation.compiled import COMPILED, COMPILING
 from ttc_esopt.evaluation.frames import LARGEST
 from ttc_esopt.problems import Problem, load
 
 _MOST_OUTPUT = 1 << 20  # bytes a candidate may print
-_SCRATCH, _FILES = 64 << 20, 1000  # bytes and files that a candidate may leave in its scratch folder
 _LOOK_SECONDS = 0.02  # between two looks at what a running candidate has made of its folder and threads
 _THREADS = 100  # that a candidate may have at a time
 _READY = b"+"  # first byte of a child's stream: the sandbox stands, the program starts now
@@ -196,9 +193,8 @@ class Zygote:
                     return
                 if time.monotonic() - looked > _LOOK_SECONDS:
                     looked = time.monotonic()
-                    if self._scratch_is_full():
-                        watched.cause = "output"
-                        watched.detail = f"wrote more than {_SCRATCH >> 20} MiB or {_FILES} files"
+                    if children.scratch_is_full(self.config.scratch):
+                        watched.cause, watched.detail = "output", children.TOO_MUCH
                         return
                     if _threads(watched.pid) > _THREADS:
                         watched.cause, watched.detail = "forbidden", f"started more than {_THREADS} threads"
@@ -218,18 +214,6 @@ class Zygote:
         finally:
             if handle >= 0:
                 os.close(handle)
-
-    def _scratch_is_full(self) -> bool:
-        """The scratch folder is flat; its size is looked at several times a second."""
-        used = files = 0
-        with os.scandir(self.config.scratch) as entries:
-            for entry in entries:
-                files += 1
-                with contextlib.suppress(OSError):
-                    used += 512 * entry.stat(follow_symlinks=False).st_blocks
-                if files > _FILES or used > _SCRATCH:
-                    return True
-        return False
 
     def _drain(self, watched: _Watched, descriptor: int) -> bool:
         """Read what is there; False at the end of the stream. Too much of it is a cause to end the child."""
@@ -252,24 +236,9 @@ class Zygote:
 
     def _reap(self, watched: _Watched) -> tuple[int, int]:
         """Kill the child's group and all that it left behind; returns its wait status and largest memory in bytes."""
-        # The child is not waited for yet, so its number cannot belong to another process.
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # it may not have come to setsid()
-            os.killpg(watched.pid, signal.SIGKILL)
-        os.kill(watched.pid, signal.SIGKILL)
-        _, status, usage = os.wait4(watched.pid, 0)
+        status, usage = children.end_group(watched.pid)
         # Whatever its children did, this process is their parent now, or that of their living ancestor.
-        left_behind = False
-        while True:
-            try:
-                pid, _ = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                break
-            left_behind = True
-            if pid == 0:
-                for orphan in _children():
-                    os.kill(orphan, signal.SIGKILL)
-                time.sleep(0.001)
-        if left_behind:
+        if children.end_orphans():
             watched.cause, watched.detail = "forbidden", "left a process behind, which was killed"
         return status, usage.ru_maxrss << 10
 
@@ -288,16 +257,7 @@ class Zygote:
         if watched.frame[:2] == COMPILING + COMPILED:
             del watched.frame[:2]
         if os.WIFSIGNALED(status):
-            number = os.WTERMSIG(status)
-            own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-            if number == signal.SIGSYS:
-                watched.cause, watched.detail = "forbidden", "tried what the sandbox forbids (process, network, signal)"
-            elif number == signal.SIGXCPU:
-                watched.cause, watched.detail = "timeout", "used up its processor time"
-            elif number == signal.SIGKILL and memory - own > limits.memory // 2:
-                watched.cause, watched.detail = "memory", "killed by the system, probably for want of memory"
-            else:
-                watched.cause, watched.detail = "crash", f"ended by signal {number} ({signal.strsignal(number)})"
+            watched.cause, watched.detail = children.ended_by(os.WTERMSIG(status), memory, limits.memory)
         elif status or not watched.frame:
             watched.cause, watched.detail = "crash", f"ended itself with exit status {os.WEXITSTATUS(status)}"
 
@@ -312,21 +272,6 @@ class Zygote:
 def _announce(what: bytes) -> None:
     """In the child: tell this process that compiling begins or ends."""
     child.send(3, what)
-
-
-def _children() -> list[int]:
-    """Process ids of this process's children."""
-    own, found = os.getpid(), []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{name}/stat", "rb") as file:
-                # the name in parentheses may hold anything; after it: state, parent
-                parent = int(file.read().rpartition(b")")[2].split()[1])
-        except (OSError, IndexError, ValueError):
-            continue
-        if parent == own:
-            found.append(int(name))
-    return found
 
 
 def _threads(pid: int) -> int:
