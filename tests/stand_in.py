@@ -58,6 +58,15 @@ class StandInEngine:
     def step(self, directions, coefficients):
         noise.accumulate(self.delta, directions, coefficients, "w")
 
+    def rewind(self, steps):
+        self.delta[:] = 0
+        for directions, coefficients in steps:
+            self.step(directions, coefficients)
+
+    def adopt(self, kind, scope, steps):
+        self.rewind(steps)
+        self.base, self.delta = self.base + self.delta, np.zeros_like(self.delta)
+
     def fingerprint(self):
         return f"{noise.tensor_fingerprint(self.weights().view(np.uint32), 'w'):016x}"
 
@@ -68,7 +77,7 @@ class StandInEngine:
         raise NotImplementedError
 
     def describe(self):
-        return {"model": "stand-in", "dtype": "float32"}
+        return {"model": "stand-in", "dtype": "float32", "scope": "all"}
 
     def close(self):
         pass

@@ -151,6 +151,21 @@ def test_equal_settings_on_both_sides_are_told(tmp_path):
     assert result.notes == ["both sides have the same settings: only the seeds differ"]
 
 
+def test_a_tuned_start_is_what_is_compared_and_no_other_model(tmp_path):
+    a = side(tmp_path, "a", BASELINE)
+    b = side(tmp_path, "b", CANDIDATE)
+    for number, path in enumerate(b):
+        file = path / "run.toml"
+        text = file.read_text().replace('init_from = ""', f'init_from = "/runs/{number}"')
+        file.write_text(
+            text.replace("[model]", '[model]\nbase_fingerprint = "0123456789abcdef"').replace(
+                'fingerprint = "0123456789abcdef"\n\n', f'fingerprint = "{number:016x}"\n\n'
+            )
+        )
+    found = compare(a, b)
+    assert len(found.settings) == 1 and found.differences == {"init_from": ([""], ["a tuned model"])}
+
+
 # what is refused, and the word that lets it pass
 
 

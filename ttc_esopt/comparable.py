@@ -144,6 +144,8 @@ def open_run(path: Path, budget_in: str = "candidates") -> Run:
         check_types(settings)
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}/run.toml is damaged: {error}") from None
+    if settings["init_from"]:
+        settings["init_from"] = "a tuned model"  # each seed may have its own
     tokens = int(sum(as_number(line.get("tokens")) or 0 for line in data.samples))
     split, value, trouble, notes = _value(data)
     versions = {str(k): str(v) for k, v in as_table(data.document.get("versions")).items()}
@@ -185,7 +187,8 @@ def _known(data: RunData) -> dict[tuple[str, str], float]:
 def _unfinished(data: RunData, settings: dict[str, Any], tokens: int, budget_in: str) -> str | None:
     result = as_table(data.document.get("result"))
     limit = settings["max_tokens_total"]
-    if budget_in == "tokens" and limit and tokens >= limit and "rows" in data.best:
+    concluded = "rows" in data.best or all(line["objective"] is None for line in data.samples)
+    if budget_in == "tokens" and limit and tokens >= limit and concluded:
         return None  # the limit is this run's budget
     if not result:
         return f"{len(data.samples)} candidates, and no result in run.toml"
@@ -198,7 +201,8 @@ def _key(data: RunData, s: dict[str, Any], split: str, versions: dict[str, str],
     size = data.best.get("size")
     sets = [Path(file).name for file in s["instances"].split(os.pathsep) if file] or data.best.get("own_sets") or []
     excluded = " and the initial population" if s["budget_excludes_init"] else ""
-    model = as_table(data.document.get("model")).get("fingerprint")
+    began = as_table(data.document.get("model"))
+    model = began.get("base_fingerprint") or began.get("fingerprint")  # a tuned start is compared, it is no other model
     return Key(
         problem=_short(s["problem"]) + (f" ({', '.join(arguments)})" if arguments else ""),
         split="files" if s["instances"] else split,

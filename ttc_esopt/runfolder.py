@@ -4,6 +4,7 @@ run.toml        settings, versions, model (written first, so that a run killed a
 samples.jsonl   one line per candidate, in order; no clock readings
 timings.jsonl   seconds for the same lines and for the steps
 history.jsonl   one line per ES step
+start.jsonl     the steps of another run that this one starts from, if it does
 results/pops/   populations in the host's format
 best.py, best.json, report.html
 """
@@ -25,8 +26,9 @@ import tomli_w
 from ttc_esopt import __version__
 from ttc_esopt.errors import ConfigurationError, DataError
 from ttc_esopt.es.history import History
-from ttc_esopt.jsonlines import JsonLines, sync_folder, write_atomically
+from ttc_esopt.jsonlines import JsonLines, lines_of, sync_folder, write_atomically
 from ttc_esopt.settings import TABLES, Settings, resolve
+from ttc_esopt.tuned import steps_of
 
 VERSIONED = ("torch", "transformers", "numpy", "numba", "scipy", "tokenizers")
 
@@ -41,6 +43,7 @@ class RunFolder:
         self.samples = JsonLines(path / "samples.jsonl")
         self.timings = JsonLines(path / "timings.jsonl")
         self.history = History(path / "history.jsonl")
+        self.start = JsonLines(path / "start.jsonl")
         self._lock: Any = None
 
     @classmethod
@@ -63,7 +66,10 @@ class RunFolder:
             "run": {"command": command},
             "versions": versions(),
         }
+        start = steps_of(cls.open(Path(settings.init_from)), settings.rollback) if settings.init_from else []
         try:
+            if start:
+                write_atomically(path / "start.jsonl", "".join(f"{line}\n" for line in lines_of(start)))
             write_atomically(path / "run.toml", tomli_w.dumps(document))
         except DataError as error:
             raise ConfigurationError(f"{error} (--out)") from None
@@ -145,6 +151,11 @@ class RunFolder:
                 f"The model has fingerprint {fingerprint}, the run was made with {stored}: "
                 f"give the model of run.toml ({self.settings.model}), unchanged."
             )
+
+    def note_rollback(self, where: dict[str, int]) -> None:
+        """Add a place where the run went back to run.toml: before candidate `order`, to the weights after a step."""
+        self.document["run"].setdefault("rollbacks", []).append(where)
+        write_atomically(self.path / "run.toml", tomli_w.dumps(self.document))
 
     def note_result(self, result: dict[str, Any]) -> None:
         """Add what the run ended with to run.toml."""

@@ -21,6 +21,7 @@ from ttc_esopt.evaluation.sandbox import warning
 from ttc_esopt.instances import absolute_files, evaluator, own_sets, own_template, problem_of, read_files, split_files
 from ttc_esopt.runfolder import RunFolder, versions
 from ttc_esopt.settings import FIELDS, Settings, check_types, resolve
+from ttc_esopt.tuned import begin, note_rollback, settled
 
 Say = Callable[[str], None]
 
@@ -61,7 +62,7 @@ def settings_of(given: dict[str, Any]) -> Settings:
     Raises ConfigurationError or DataError for a name that does not exist or a plan without a batch of directions.
     """
     check_types(given)
-    given = dict(given)
+    given = settled(dict(given))
     named = given.get("problem", "")
     file, colon, name = named.rpartition(":")
     if colon and file.endswith(".py"):
@@ -102,14 +103,26 @@ def run(out: Path | str, *, report: bool = True, say: Say = print, **given: Any)
     return work(RunFolder.create(Path(out), settings_of(given), command), report, say)
 
 
-def resume(folder: Path | str, *, report: bool = True, say: Say = print, **limits: Any) -> Result:
-    """Go on with a run exactly where it stopped; `limits` may change max_tokens_total and max_minutes."""
+def resume(
+    folder: Path | str, *, report: bool = True, rollback: bool = False, say: Say = print, **limits: Any
+) -> Result:
+    """Go on with a run exactly where it stopped; `limits` may change max_tokens_total and max_minutes.
+
+    With `rollback` the weights go back to those of the best batch so far first; what was found stays.
+    """
     opened = RunFolder.open(Path(folder))
     if opened.host:
         raise ConfigurationError(
             f"{folder} belongs to a run of {opened.host['name']}: go on with `ttc-esopt serve --continue --out DIR`, "
             "or for a script with `ttc-esopt exec --continue RESULTS_DIR SCRIPT.py`."
         )
+    if rollback:
+        plan = scaffolds.build(problem_of(opened.settings), opened.settings).plan()
+        opened.lock()
+        try:
+            say(f"going back to the weights of the best batch: {note_rollback(opened, plan).text()}")
+        finally:
+            opened.unlock()
     if limits:
         opened.change_limits(limits)
     return work(opened, report, say)
@@ -189,19 +202,22 @@ def _search(folder: RunFolder, engine: Any, report: bool, say: Say) -> Result:
 
 
 def open_engine(folder: RunFolder, model: str | None = None) -> Any:
-    """The engine of a run, on its own model or on another that is said to equal it.
+    """The engine of a run, on its own model or on another that is said to equal it, with the weights it began with.
 
     What `auto` came to when the run began holds on resume too: other threads or another dtype give other bits.
     """
     from ttc_esopt.engines import load_engine
     from ttc_esopt.es.noise import NoiseKind
 
-    s, began = folder.settings, folder.document.get("model", {})
-    return load_engine(
+    s, began, start = folder.settings, folder.document.get("model", {}), folder.start.read()
+    dtype = began.get("dtype") or (start[0]["dtype"] if start else "auto")
+    engine = load_engine(
         model or s.model, engine=s.engine, device=s.device, noise=NoiseKind.parse(s.noise), scope=s.scope,
-        dtype=began.get("dtype", "auto") if s.dtype == "auto" else s.dtype,
-        threads=s.threads or began.get("threads"), batch_size=s.batch_size,
+        dtype=dtype if s.dtype == "auto" else s.dtype, threads=s.threads or began.get("threads"),
+        batch_size=s.batch_size,
     )  # fmt: skip
+    begin(engine, start)
+    return engine
 
 
 def announcement(settings: Settings, out: Path) -> list[str]:
@@ -223,6 +239,9 @@ def announcement(settings: Settings, out: Path) -> list[str]:
     if s.arm != "frozen":
         lines.append(f"batches: {steps}, each {s.directions} directions x {s.replies_per_direction} replies")
         lines.append(s.es_words())
+    if s.init_from:
+        which = "best batch" if s.rollback else "end"
+        lines.append(f"starts from the tuned model of {s.init_from}, as it was at its {which}")
     if own := own_sets(problem, settings):
         lines.append(
             f"sets of our own stand in for published ones that are not at hand: {', '.join(own)} (--data); "

@@ -22,14 +22,14 @@ from ttc_esopt.candidates import batch_rewards, blank, key, mark_copy, stream
 from ttc_esopt.engines.base import Engine, Reply, Request
 from ttc_esopt.errors import DataError
 from ttc_esopt.es.history import record_of
-from ttc_esopt.es.noise import VERSION as NOISE_VERSION
-from ttc_esopt.es.optimizer import ESOptimizer, coefficients
+from ttc_esopt.es.optimizer import ESOptimizer
 from ttc_esopt.evaluation import Evaluator, Outcome
 from ttc_esopt.jsonlines import lines_of
 from ttc_esopt.problems.base import Problem
 from ttc_esopt.runfolder import RunFolder
 from ttc_esopt.scaffolds.base import Call, Individual, Scaffold
 from ttc_esopt.settings import Settings
+from ttc_esopt.tuned import steps_along
 
 
 class Display(Protocol):
@@ -109,6 +109,9 @@ class Search:
         self.stopped: str | None = None
         self.seconds_generating = 0.0
         self._saved: int | None = None  # order of the candidate in best.py
+        self._records: list[dict] = []  # the steps so far
+        self._at = -1  # the weights are those after this step
+        self._rollbacks = folder.document["run"].get("rollbacks", [])
 
     def run(self) -> State:
         """Work through the plan. Raises DataError if the folder does not belong to these settings."""
@@ -123,6 +126,7 @@ class Search:
             for call in self.plan:
                 self.display.update(**self._progress(f"{call.operator}, generation {call.generation}"))
                 first = len(self.state.lines)
+                self._go_back(first)
                 lines = stored[first : first + call.count]
                 if len(lines) < call.count and self._limit(started):
                     break
@@ -262,8 +266,13 @@ class Search:
             step, generation=call.generation, operator=call.operator, noise=self.settings.noise,
             orders=(lines[0]["order"], lines[-1]["order"]),
         )  # fmt: skip
+        if self._at != step.t - 1:
+            record["from"] = self._at
+        self._records.append(record)
+        self._at = step.t
         if step.t < len(records):
             stored = {name: records[step.t].get(name) for name in record}
+            stored |= {name: records[step.t][name] for name in ("from",) if name in records[step.t]}
             if lines_of([stored]) != lines_of([record]):  # compared as written: tuples are lists there
                 raise DataError(
                     f"{self.folder.history.path}, line {step.t + 1} does not follow from samples.jsonl; "
@@ -277,6 +286,13 @@ class Search:
             return
         self.folder.history.append({**record, "fingerprint": self.engine.fingerprint()})
         self.folder.timings.append({"t": step.t, "step": round(time.monotonic() - clock, 4)})
+
+    def _go_back(self, first: int) -> None:
+        """Roll the weights back where the user had that done before candidate `first`."""
+        for place in self._rollbacks:
+            if place["order"] == first and place["after"] != self._at:
+                self.engine.rewind(steps_along(self._records, place["after"]))
+                self._at = place["after"]
 
     # around the calls
 
@@ -333,10 +349,7 @@ def _in_main_thread() -> bool:
 
 def replay(folder: RunFolder, engine: Engine) -> str:
     """Apply the steps of history.jsonl to an unmoved model; the fingerprint that the weights then have."""
-    for record in folder.history.read():
-        version = record["noise_version"]
-        if version != NOISE_VERSION:
-            raise DataError(f"The history has noise version {version}, this release makes version {NOISE_VERSION}.")
-        if record["taken"]:
-            engine.step(record["seeds"], coefficients(record["alpha"], record["weights"]))
+    records = folder.history.read()
+    for directions, weights in steps_along(records, len(records) - 1):
+        engine.step(directions, weights)
     return engine.fingerprint()

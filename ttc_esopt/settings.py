@@ -71,6 +71,8 @@ class Settings:
     mode: str = _opt("", "bpp_aco: sample (as published) or aco (a real ant colony)")
     scaffold: str = _opt("eoh", "what drives the model: eoh (population, e1 e2 m1 m2) or sample (independent i1)")
     model: str = _opt("smollm2-135m", "a model of `models list`, a folder in Hugging Face format, or a hub id")
+    init_from: str = _opt("", "start from the tuned model that the run in this folder ended with")
+    rollback: bool = _opt(False, "with --init-from: from the weights of that run's best batch instead of its last")
     arm: str = _opt("frozen", "frozen, noise (perturb, no step), shuffled (rewards permuted) or esopt")
     preset: str = _opt("default", "default, or paper for the published rules")
     budget: int = _opt(1000, "candidates in all, the initial population included")
@@ -148,6 +150,11 @@ class Settings:
                     raise ConfigurationError(f"Expected {name} among {','.join(known)}, got {operator} ({flag(name)}).")
         if not self.list_of("operators"):
             raise ConfigurationError(f"Expected at least one operator ({flag('operators')}).")
+        if self.rollback and not self.init_from:
+            raise ConfigurationError(
+                "Expected a run to start from with --rollback (--init-from DIR); a stopped run goes back with "
+                "`ttc-esopt resume DIR --rollback`."
+            )
         if NoiseKind.parse(self.noise).kind == "lowrank" and self.scope == "all":
             raise ConfigurationError("Low-rank noise is for linear layers: --scope linear, or --noise full.")
         self.sampling()  # the sampling and the ES values check themselves

@@ -11,6 +11,7 @@ from typing import Any
 from ttc_esopt import models
 from ttc_esopt.errors import ConfigurationError
 from ttc_esopt.settings import check_types, flag, resolve
+from ttc_esopt.tuned import settled
 
 HOST_OPTIONS = ("directions", "parser", "sandbox", "trust_objectives", "continue_from", "seeds")
 PARSERS = ("ours", "host")
@@ -46,7 +47,7 @@ def host_options(
         except ValueError:
             raise ConfigurationError(f"Expected a number or host, got {directions!r} (--directions).") from None
     check_types(given)
-    given = dict(given)
+    given = settled(dict(given))
     name = given.get("model", "smollm2-135m")
     if name not in models.REGISTRY:
         found = models.resolve(name)

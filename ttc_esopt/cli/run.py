@@ -49,6 +49,7 @@ def _resume(
     report: bool = typer.Option(True, help="write report.html at the end"),
     max_tokens_total: int = typer.Option(None, help="another limit of written tokens (0: none)"),
     max_minutes: float = typer.Option(None, help="another limit of minutes, from now (0: none)"),
+    rollback: bool = typer.Option(False, "--rollback", help="go back to the weights of the best batch so far first"),
 ) -> None:
     """Go on with a run exactly where it stopped.
 
@@ -58,7 +59,7 @@ def _resume(
 
     limits = {"max_tokens_total": max_tokens_total, "max_minutes": max_minutes}
     changed = {name: value for name, value in limits.items() if value is not None}
-    show(resume(folder, report=report, say=typer.echo, **changed))
+    show(resume(folder, report=report, rollback=rollback, say=typer.echo, **changed))
 
 
 def show(result: Any) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ttc_esopt.errors import ConfigurationError
+from ttc_esopt.es.noise import NoiseKind
 
 ROLES = ("system", "user", "assistant")
 
@@ -157,6 +158,14 @@ class Engine(Protocol):
 
     def step(self, directions: Sequence[int], coefficients: Sequence[float]) -> None:
         """Move the weights: delta += sum of c_i * eps_i, in float32 and in this order; live = round(base + delta)."""
+
+    def rewind(self, steps: Sequence[tuple[Sequence[int], Sequence[float]]]) -> None:
+        """The weights as they are after these steps alone, (directions, coefficients) each, from the beginning."""
+
+    def adopt(
+        self, noise: NoiseKind, scope: str, steps: Sequence[tuple[Sequence[int], Sequence[float]]]
+    ) -> None:
+        """Take steps of another run, of its own noise and scope, and regard what comes out as the beginning."""
 
     def fingerprint(self) -> str:
         """16 hexadecimal digits: a 64-bit sum over (checkpoint name, index, bits) of all live tensors."""

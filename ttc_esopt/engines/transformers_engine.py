@@ -70,6 +70,7 @@ class TransformersEngine:
         expect(threads is None or threads >= 1, "threads >= 1", threads, "--threads")
         expect(batch_size >= 1, "batch_size >= 1", batch_size, "--batch-size")
         self.name, self.noise, self.batch_size = str(model), noise, batch_size
+        self._began: str | None = None  # fingerprint before steps of other runs were taken, if any were
         self.device = _device(device)
         expect(dtype == "auto" or dtype in DTYPES, f"dtype auto, {', '.join(DTYPES)}", dtype, "--dtype")
         if dtype == "auto":
@@ -216,6 +217,26 @@ class TransformersEngine:
         with torch.inference_mode():
             self.weights.step(directions, coefficients)
 
+    def rewind(self, steps: Sequence[tuple[Sequence[int], Sequence[float]]]) -> None:
+        """See `Engine.rewind`."""
+        with torch.inference_mode():
+            self.weights.reset()
+        for directions, coefficients in steps:
+            self.step(directions, coefficients)
+
+    def adopt(
+        self, noise: NoiseKind, scope: str, steps: Sequence[tuple[Sequence[int], Sequence[float]]]
+    ) -> None:
+        """See `Engine.adopt`; raises EngineError once the model has moved."""
+        if self.weights.base:
+            raise EngineError("Expected a model that has not moved yet: steps of another run come first.")
+        self._began = self._began or self.fingerprint()
+        first = Weights(self.model, noise, scope)
+        with torch.inference_mode():
+            for directions, coefficients in steps:
+                first.step(directions, coefficients)
+        self.weights = Weights(self.model, self.noise, self.weights.scope)
+
     def fingerprint(self) -> str:
         """64-bit sum over all live tensors, 16 hexadecimal digits."""
         return self.weights.fingerprint()
@@ -246,6 +267,7 @@ class TransformersEngine:
             "moving_parameters": sum(self.weights.live[name].numel() for name in self.weights.names),
             "noise": str(self.noise),
             "scope": self.weights.scope,
+            "base_fingerprint": self._began,
             "versions": {"torch": torch.__version__, "transformers": transformers.__version__, "numpy": np.__version__},
         }
 

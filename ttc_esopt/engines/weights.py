@@ -142,6 +142,13 @@ class Weights:
             self._write_live(name)
             self._prints.pop(name, None)
 
+    def reset(self) -> None:
+        """Forget all steps: live = base."""
+        self.delta.clear()
+        for name in self.base:
+            self._write_live(name)
+            self._prints.pop(name, None)
+
     def fingerprint(self) -> str:
         """16 hexadecimal digits over all tensors; those outside the scope, and unchanged ones, are read only once."""
         for name, tensor in self.live.items():

@@ -3,10 +3,14 @@
 It holds all that rebuilds the weights from the model that the run began with: the directions and their weights z,
 alpha, and the kind and version of the noise; and what they came from: raw rewards and sigma. Torn lines and full
 disks: see `ttc_esopt.jsonlines`. Keys are sorted, so that the same records are the same bytes.
+
+A record normally adds to the weights after the record before it. After a rollback it has the key `from`: the number of
+the step after whose weights it was measured and to which it adds (-1: the weights that the run began with).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ttc_esopt.es.noise import VERSION
@@ -37,3 +41,12 @@ def record_of(step: Step, *, generation: int, operator: str, orders: tuple[int, 
         "seeds": list(step.seeds), "rewards": step.rewards, "weights": step.weights, "sigma": step.sigma,
         "alpha": step.alpha, "taken": step.taken, "skipped": step.skipped, "noise": noise, "noise_version": VERSION,
     }  # fmt: skip
+
+
+def path(records: Sequence[dict], last: int) -> list[int]:
+    """Numbers of the steps that lead to the weights after step `last` (-1: none), in order; rollbacks are cut out."""
+    steps = []
+    while last >= 0:
+        steps.append(last)
+        last = records[last].get("from", last - 1)
+    return steps[::-1]

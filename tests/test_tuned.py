@@ -1,0 +1,274 @@
+"""Going back to the best batch, and starting from the weights of another run."""
+
+import json
+import shutil
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from stand_in import Quiet, StandInEngine
+from tiny_model import make_tiny_model
+
+from ttc_esopt import problems, scaffolds
+from ttc_esopt.engines import load_engine
+from ttc_esopt.errors import ConfigurationError, DataError, EngineError
+from ttc_esopt.es.history import path
+from ttc_esopt.es.noise import NoiseKind
+from ttc_esopt.evaluation import Evaluator
+from ttc_esopt.runfolder import RunFolder
+from ttc_esopt.search import Search, replay
+from ttc_esopt.settings import resolve
+from ttc_esopt.tuned import begin, best_batch, note_rollback, settled
+
+PROBLEM = problems.load("tsp_construct")
+SMALL = {
+    "arm": "esopt", "budget": 116, "population": 4, "init_candidates": 4, "directions": 6, "sigma": 0.05, "alpha": 0.2,
+    "seed": 3,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def evaluator():
+    with Evaluator(PROBLEM) as one:
+        yield one
+
+
+def go_on(folder, evaluator, stop_at=None):
+    """Run to the end, or until so many candidates are there."""
+    engine = StandInEngine()
+    begin(engine, folder.start.read())
+    folder.note_model(engine.describe(), engine.fingerprint())
+    scaffold = scaffolds.build(PROBLEM, folder.settings)
+    search = Search(folder, PROBLEM, scaffold, engine, evaluator, Quiet())
+    if stop_at is not None:
+        search._limit = lambda started: len(search.state.lines) >= stop_at
+    search.run()
+    return engine
+
+
+def start(place, evaluator, stop_at=None, **given):
+    folder = RunFolder.create(place, resolve({**SMALL, **given}), "test")
+    go_on(folder, evaluator, stop_at)
+    return RunFolder.open(place)
+
+
+def plan(folder):
+    return scaffolds.build(PROBLEM, folder.settings).plan()
+
+
+def spoil(folder, batches):
+    """Make all replies of these batches invalid, in both files, as if the model had gone bad there."""
+    records, lines = folder.history.read(), folder.samples.read()
+    spoilt = {seed for t in batches for seed in records[t]["seeds"]}
+    for line in lines:
+        if line["direction"] in spoilt:
+            line |= {"objective": None, "copy_of": None}
+    return records, lines
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory, evaluator):
+    """A run that stopped after 60 candidates and whose last batch is not its best."""
+    for seed in range(3, 40):
+        folder = start(tmp_path_factory.mktemp("stopped") / "run", evaluator, stop_at=60, seed=seed)
+        records = folder.history.read()
+        best = best_batch(records, folder.samples.read())
+        if best.step != len(records) - 1 and best.after >= 0 and any(record["taken"] for record in records):
+            return folder.path
+    raise AssertionError
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, evaluator):
+    return start(tmp_path_factory.mktemp("finished") / "run", evaluator).path
+
+
+def content(place):
+    return {name: (place / name).read_bytes() for name in ("samples.jsonl", "history.jsonl", "best.json")}
+
+
+def test_the_best_batch_is_the_one_with_the_most_valid_replies_then_new_ones_then_the_latest(finished):
+    folder = RunFolder.open(finished)
+    records, lines = folder.history.read(), folder.samples.read()
+
+    def shares(t):
+        batch = [line for line in lines if line["direction"] in records[t]["seeds"]]
+        return (
+            sum(line["objective"] is not None for line in batch),
+            sum(line["objective"] is not None and line["copy_of"] is None for line in batch),
+            t,
+        )
+
+    best = best_batch(records, lines)
+    assert best.step == max(range(len(records)), key=shares)
+    worse = [t for t in range(len(records)) if t != 1]
+    best = best_batch(*spoil(folder, worse))
+    assert (best.step, best.after, best.last) == (1, 0, 0)
+    last = len(records) - 1
+    best = best_batch(*spoil(folder, range(last)))
+    assert (best.step, best.after) == (last, last)
+
+
+def test_paths_cut_rollbacks_out():
+    records = [{}, {}, {"from": 0}, {}, {"from": -1}, {"from": 3}]
+    assert [path(records, t) for t in range(-1, 6)] == [
+        [], [0], [0, 1], [0, 2], [0, 2, 3], [4], [0, 2, 3, 5],
+    ]  # fmt: skip
+
+
+def test_a_run_goes_on_from_the_weights_of_its_best_batch(stopped, tmp_path, evaluator):
+    shutil.copytree(stopped, tmp_path / "run")
+    folder = RunFolder.open(tmp_path / "run")
+    before = folder.history.read()
+    best = note_rollback(folder, plan(folder))
+    fingerprint = before[best.after]["fingerprint"]
+    seen = []
+    original = StandInEngine.rewind
+
+    def rewind(engine, steps):
+        original(engine, steps)
+        seen.append(engine.fingerprint())
+
+    StandInEngine.rewind = rewind
+    try:
+        engine = go_on(RunFolder.open(tmp_path / "run"), evaluator)
+    finally:
+        StandInEngine.rewind = original
+    assert seen == [fingerprint]
+    records = folder.history.read()
+    assert records[: len(before)] == before and len(records) == sum(call.es for call in plan(folder))
+    assert records[len(before)]["from"] == best.after
+    assert all("from" not in record for record in records[len(before) + 1 :])
+    fresh = StandInEngine()
+    assert replay(folder, fresh) == engine.fingerprint() == records[-1]["fingerprint"]
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_run_that_went_back_is_resumed_after_a_kill_at_any_byte(data, stopped, tmp_path, evaluator):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    if not whole.exists():
+        shutil.copytree(stopped, whole)
+        folder = RunFolder.open(whole)
+        note_rollback(folder, plan(folder))
+        go_on(RunFolder.open(whole), evaluator)
+    shutil.rmtree(cut, ignore_errors=True)
+    shutil.copytree(whole, cut)
+    samples, history = content(whole)["samples.jsonl"], content(whole)["history.jsonl"]
+    at = data.draw(st.integers(len((stopped / "samples.jsonl").read_bytes()), len(samples)))
+    lines = samples[:at].count(b"\n")
+    steps = [row for row in history.splitlines(keepends=True) if json.loads(row)["orders"][1] < lines]
+    (cut / "samples.jsonl").write_bytes(samples[:at])
+    (cut / "history.jsonl").write_bytes(b"".join(steps))
+    go_on(RunFolder.open(cut), evaluator)
+    assert content(cut) == content(whole)
+
+
+def test_an_edited_way_back_is_refused(stopped, tmp_path, evaluator):
+    shutil.copytree(stopped, tmp_path / "run")
+    folder = RunFolder.open(tmp_path / "run")
+    note_rollback(folder, plan(folder))
+    go_on(RunFolder.open(tmp_path / "run"), evaluator)
+    file = tmp_path / "run" / "history.jsonl"
+    file.write_text(file.read_text().replace('"from":', '"form":'))
+    with pytest.raises(DataError, match="does not follow from samples"):
+        go_on(RunFolder.open(tmp_path / "run"), evaluator)
+
+
+def test_what_cannot_go_back_says_so(finished, stopped, tmp_path, evaluator):
+    folder = RunFolder.open(finished)
+    with pytest.raises(ConfigurationError, match="no batch left .*--init-from"):
+        note_rollback(folder, plan(folder))
+    quiet = start(tmp_path / "noise", evaluator, stop_at=60, arm="noise")
+    with pytest.raises(ConfigurationError, match="taken no ES step"):
+        note_rollback(quiet, plan(quiet))
+    shutil.copytree(stopped, tmp_path / "last")
+    last = RunFolder.open(tmp_path / "last")
+    records, lines = spoil(last, range(len(last.history.read()) - 1))
+    (tmp_path / "last" / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(ConfigurationError, match="last batch .* is its best"):
+        note_rollback(last, plan(last))
+
+
+# starting from another run
+
+
+def test_a_run_starts_from_the_end_of_another_and_needs_its_folder_no_more(finished, tmp_path, evaluator):
+    shutil.copytree(finished, tmp_path / "first")
+    first = RunFolder.open(tmp_path / "first")
+    second = start(tmp_path / "second", evaluator, init_from=str(first.path), seed=5)
+    assert second.document["model"]["fingerprint"] == first.history.read()[-1]["fingerprint"]
+    shutil.rmtree(first.path)
+    third = start(tmp_path / "third", evaluator, init_from=str(second.path), seed=6, stop_at=30)
+    assert third.document["model"]["fingerprint"] == second.history.read()[-1]["fingerprint"]
+    assert {line["chapter"] for line in third.start.read()} == {0, 1}
+    shutil.rmtree(second.path)
+    go_on(RunFolder.open(third.path), evaluator)
+    engine = StandInEngine()
+    begin(engine, third.start.read())
+    assert replay(third, engine) == third.history.read()[-1]["fingerprint"]
+
+
+def test_a_run_starts_from_the_best_batch_of_another(stopped, tmp_path, evaluator):
+    first = RunFolder.open(stopped)
+    best = best_batch(first.history.read(), first.samples.read())
+    second = start(tmp_path / "second", evaluator, init_from=str(stopped), rollback=True)
+    assert second.document["model"]["fingerprint"] == first.history.read()[best.after]["fingerprint"]
+
+
+def test_another_model_cannot_take_the_steps(finished, tmp_path, evaluator):
+    folder = RunFolder.create(tmp_path / "run", resolve({**SMALL, "init_from": str(finished)}), "test")
+    engine = StandInEngine()
+    engine.base += 1
+    with pytest.raises(DataError, match=r"the run to start from began with .*--model"):
+        begin(engine, folder.start.read())
+    lines = folder.start.read()
+    lines[-1]["weights"][0] += 1
+    with pytest.raises(DataError, match="that run had"):
+        begin(StandInEngine(), lines)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"model": "other"}, "was made with model .*got other .*--model, --init-from"),
+        ({"dtype": "bfloat16"}, "was made with dtype float32, got bfloat16"),
+    ],
+)
+def test_a_start_that_does_not_fit_is_refused(finished, given, message):
+    with pytest.raises(ConfigurationError, match=message):
+        settled({"init_from": str(finished), **given})
+
+
+def test_a_start_takes_the_model_of_that_run_and_needs_steps(finished, tmp_path, evaluator):
+    assert settled({"init_from": str(finished)})["model"] == "smollm2-135m"
+    quiet = start(tmp_path / "noise", evaluator, stop_at=60, arm="noise")
+    with pytest.raises(ConfigurationError, match="moved no weights"):
+        settled({"init_from": str(quiet.path)})
+    with pytest.raises(ConfigurationError, match="holds no run"):
+        settled({"init_from": str(tmp_path / "nowhere")})
+    with pytest.raises(ConfigurationError, match=r"--init-from DIR"):
+        resolve({"rollback": True})
+
+
+@pytest.mark.parametrize(("first", "second"), [("full", "lowrank:1"), ("lowrank:2", "full")])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_engine_takes_steps_of_another_noise_and_begins_there(tmp_path, first, second, dtype):
+    folder = make_tiny_model(tmp_path / "model")
+    steps = [([11, 12], (0.02, -0.01)), ([13, 14], (0.005, 0.03))]
+    donor = load_engine(str(folder), noise=NoiseKind.parse(first), dtype=dtype)
+    beginning = donor.fingerprint()
+    for directions, coefficients in steps:
+        donor.step(directions, coefficients)
+    engine = load_engine(str(folder), noise=NoiseKind.parse(second), dtype=dtype)
+    engine.adopt(NoiseKind.parse(first), "auto", steps)
+    assert engine.fingerprint() == donor.fingerprint() and engine.sha256() == donor.sha256()
+    assert engine.describe()["base_fingerprint"] == beginning
+    engine.step([15], (0.01,))
+    moved = engine.fingerprint()
+    engine.rewind([])
+    assert engine.fingerprint() == donor.fingerprint()
+    engine.rewind([([15], (0.01,))])
+    assert engine.fingerprint() == moved
+    with pytest.raises(EngineError, match="not moved"):
+        engine.adopt(NoiseKind.parse(first), "auto", steps)
