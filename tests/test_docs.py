@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 PAGES = [README, *(page.read_text() for page in sorted((ROOT / "docs").glob("*.md")))]
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), re.S)
-FILES = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", README, re.S))
+OWN_PROBLEM = (ROOT / "docs" / "own-problem.md").read_text()
+FILES = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", OWN_PROBLEM, re.S))
 
 
 def commands(page):
@@ -55,7 +56,7 @@ def help_of(command):
 
 @pytest.fixture
 def own_problem(tmp_path):
-    """A folder with the files of the README's worked example."""
+    """A folder with the files of the worked example."""
     assert set(FILES) == {"job_shop.py", "rule.py"}
     for name, code in FILES.items():
         (tmp_path / name).write_text(code)
@@ -100,12 +101,14 @@ def test_every_command_of_the_pages_names_options_that_exist(command):
             assert re.search(rf"(?<![\w-]){word}(?![\w-])", known) or word == "--", f"{word} is no option of {words[1]}"
 
 
-def test_the_instance_files_of_the_readme_are_written(tmp_path):
-    script = re.search(r"PYTHONPATH=tests python - <<'END'\n(.*?)END\n", README, re.S)[1]
+def test_the_instance_files_of_the_pages_are_written(tmp_path):
+    page = (ROOT / "docs" / "solve.md").read_text()
+    script = re.search(r"PYTHONPATH=tests python - <<'END'\n(.*?)END\n", page, re.S)[1]
     subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env={"PYTHONPATH": str(ROOT / "tests")}, check=True)
     kinds = {path.name: detect(path) for path in tmp_path.iterdir()}
     assert set(kinds.values()) == {"tsp", "vrp", "bpp", "kp"}
-    named = {word for command in COMMANDS for word in shlex.split(command) if re.search(r"\.(tsp|vrp|txt|kp)$", word)}
+    words = {word for page in PAGES for command in commands(page) for word in shlex.split(command)}
+    named = {word for word in words if re.search(r"\.(tsp|vrp|txt|kp)$", word)}
     assert named == set(kinds)
 
 
@@ -115,10 +118,11 @@ def test_every_problem_that_the_readme_names_loads(name, own_problem, monkeypatc
     assert problems.load(name).task
 
 
-def test_the_readme_has_a_row_for_every_setting():
+def test_the_page_of_the_settings_has_a_row_for_each():
+    page = (ROOT / "docs" / "problems.md").read_text()
     for name in problems.names():
         problem = problems.load(name)
-        row = re.search(rf"^\| `{name}` \|.*$", README, re.M)[0]
+        row = re.search(rf"^\| `{name}` \|.*$", page, re.M)[0]
         assert f"`{problem.function}(" in row
         signature = re.search(r"def (.*):\n", problem.template)[1]
         assert signature in row
@@ -131,7 +135,7 @@ def test_the_worked_example_is_evaluated_as_written(own_problem):
     printed = {line.rsplit(maxsplit=2)[0]: line.split()[-2] for line in done.stdout.splitlines()[1:]}
     assert printed == {"rule.py": "907.688", "baseline shortest_operation": "1312.56"}
     for name, objective in printed.items():
-        assert re.search(rf"^    {name} +{objective} ", README, re.M)
+        assert re.search(rf"^    {name} +{objective} ", OWN_PROBLEM, re.M)
 
 
 @pytest.mark.model

@@ -5,7 +5,7 @@ resolved values are saved in `run.toml`, so that a run can be resumed or repeate
 a TOML key and, with dashes, a flag of `ttc-esopt run`; its help text stands here and nowhere else.
 
 Presets: `paper` holds the published rules (arXiv 2608.17310 and its code): full one-sided noise, z-scores, its reward
-rules, constant alpha, a parent drawn for each child. `default` differs where the README's table says so.
+rules, constant alpha, a parent drawn for each child. `default` differs where docs/differences.md says so.
 """
 
 from __future__ import annotations
