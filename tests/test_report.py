@@ -3,91 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from report_folders import make_run
 
+from ttc_esopt.charts import _thinned
 from ttc_esopt.errors import ConfigurationError
-from ttc_esopt.report import write_report
-
-CODE = "import numpy as np\n\n\ndef f(x):\n    # weigh the way home\n    return np.argmin(x - 0.2 * x.mean())\n"
-EVIL = "</code></pre><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7 * 7 }}\x1b[2J\ud800 $\\frac{"
-
-
-def make_run(folder: Path, candidates: int = 120, seed: int = 1, best: float = 6.5, evil: bool = False) -> Path:
-    """A run folder as `run` leaves it, with made-up numbers."""
-    folder.mkdir(parents=True)
-    samples, steps, timings = [], [], []
-    lowest, at = 7.0044, None
-    for order in range(candidates):
-        written = order >= 3
-        valid = not written or (order * (7 + seed)) % 10 < 3 + 4 * order / candidates
-        objective = round(best + 0.9 * math.exp(-order / 40) + 0.05 * ((order * 13 + seed) % 9), 5) if valid else None
-        copy = order % 6 == 0 and written and valid
-        samples.append(
-            {
-                "order": order,
-                "generation": order // 30,
-                "operator": ("i1", "e1", "m1", "m2")[order % 4] if written else "seed",
-                "parents": [max(0, order - 7), max(0, order - 11)][: order % 3] if written else [],
-                "parent_objectives": [],
-                "direction": order * 17 if order % 4 > 1 else None,
-                "reply_index": 0,
-                "sigma": 0.006,
-                "sampling_seed": order,
-                "prompt_tokens": 200,
-                "tokens": 150 if written else 0,
-                "finish": "stop",
-                "description": EVIL if evil else f"Weigh distance and the way home, version {order}.",
-                "code": CODE + (EVIL if evil else ""),
-                "objective": objective,
-                "failure": None if valid else ("reply", "exception", "infeasible", EVIL)[order % (4 if evil else 3)],
-                "detail": "" if valid else EVIL,
-                "reply": f"```python\n{CODE}```" if written else None,
-                "copy_of": 2 if copy else None,
-                "reward": None if objective is None else -objective,
-            }  # fmt: skip
-        )
-        timings.append({"order": order, "generate": 2.5, "evaluate": 0.3})
-        if objective is not None and objective < lowest:
-            lowest, at = objective, order
-    for t in range(candidates // 15):
-        rewards = [-7.2 + 0.05 * t + 0.04 * ((i * 7 + t) % 5) for i in range(10)]
-        steps.append(
-            {
-                "t": t,
-                "operator": "m1",
-                "orders": [t, t + 9],
-                "rewards": rewards,
-                "sigma": 0.003 * (1 + math.cos(math.pi * t / max(1, candidates // 15 - 1))),
-                "alpha": 0.003,
-                "taken": t != 2,
-                "skipped": "equal rewards" if t == 2 else None,
-            }
-        )
-        timings.append({"t": t, "step": 0.4})
-    (folder / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in samples))
-    (folder / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in steps))
-    (folder / "timings.jsonl").write_text("".join(json.dumps(line) + "\n" for line in timings))
-    (folder / "run.toml").write_text(
-        f'[settings]\nproblem = "tsp_construct"\nscaffold = "eoh"\nmodel = "smollm2-135m"\narm = "esopt"\n'
-        f"budget = {candidates}\nseed = {seed}\nsigma = 0.006\n\n[run]\n"
-        f'command = "ttc-esopt run --problem tsp_construct --esopt --seed {seed} --out demo"\n'
-        '\n[versions]\nttc-esopt = "0.1.0"\n\n[model]\nfingerprint = "0123456789abcdef"\ndtype = "float32"\n'
-    )
-    rows = [
-        {"name": "nearest neighbour", "train": 7.0044, "val": 7.01, "test": 7.0},
-        {"name": "best found", "train": lowest, "val": lowest + 0.02, "test": lowest + 0.03},
-    ]
-    scores = {"order": at, "operator": "m1", "objective": lowest, "val": lowest + 0.02, "test": lowest + 0.03,
-              "description": EVIL if evil else "Weigh distance and the way home.", "rows": rows,
-              "reference": {"nearest neighbour": 7.0044}}  # fmt: skip
-    (folder / "best.json").write_text(json.dumps(scores))
-    (folder / "best.py").write_text(CODE, encoding="utf-8")
-    return folder
+from ttc_esopt.report import tables, write_report
+from ttc_esopt.report.costs import ledger
+from ttc_esopt.report.lineage import difference, lineage
+from ttc_esopt.rundata import read_run
 
 
 class Page(HTMLParser):
@@ -133,8 +61,9 @@ def test_a_run_gives_headline_charts_tables_code_lineage_and_command(tmp_path):
     ):  # fmt: skip
         assert text in page.text, text
     charts = [attributes for tag, attributes in page.tags if tag == "div" and attributes.get("role") == "img"]
-    assert len(charts) == 4 and all(len(attributes["aria-label"]) > 20 for attributes in charts)
-    assert sum(tag == "svg" for tag, _ in page.tags) == 4
+    assert len(charts) == 10 and all(len(attributes["aria-label"]) > 20 for attributes in charts)
+    drawings = [attributes for tag, attributes in page.tags if tag == "svg" and attributes.get("class") != "swatch"]
+    assert len(drawings) == 10
 
 
 def test_the_page_is_self_contained_and_its_ids_are_unique(tmp_path):
@@ -168,7 +97,8 @@ def test_several_runs_are_overlaid_with_a_column_each(tmp_path):
     headers = page.text.count("a/run"), page.text.count("b/run")
     assert headers[0] >= 5 and headers[1] >= 5
     assert sum(attributes.get("class") == "differs" for _, attributes in page.tags) >= 1
-    assert sum(attributes.get("class") == "swatch" for _, attributes in page.tags) == 2
+    swatches = [attributes for _, attributes in page.tags if attributes.get("stroke-width") == "3"]
+    assert len(swatches) == 2 and len({one["stroke-dasharray"] for one in swatches}) == 2  # not by colour alone
 
 
 @pytest.mark.parametrize(
@@ -242,3 +172,85 @@ def test_bad_usage_is_one_helpful_sentence(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'ttc-esopt\[report\]'"):
         write_report([run], tmp_path / "report.html")
+
+
+def test_code_differences_from_parent_to_child_are_shown_escaped(tmp_path):
+    run = make_run(tmp_path / "demo", evil=True)
+    page = page_of(run)
+    kinds = [attributes.get("class") for tag, attributes in page.tags if tag == "span"]
+    assert kinds.count("add") >= 1 and kinds.count("del") >= 1
+    assert "What changed from parent to child" in page.text and "alert(1)" in page.text
+    assert "script" not in {tag for tag, _ in page.tags}
+
+
+def test_a_seed_that_is_the_best_is_called_one(tmp_path):
+    run = make_run(tmp_path / "demo", candidates=20)
+    (run / "best.json").write_text('{"order": 1, "objective": 6.0}')
+    page = page_of(run)
+    assert "a seed heuristic of the problem" in page.text
+    assert sum(attributes.get("class") == "seed" for _, attributes in page.tags) == 1
+
+
+def test_a_long_or_wide_difference_is_cut(tmp_path):
+    long = "\n".join(f"x = {i}" for i in range(3000))
+    found = difference(1, long, long.replace("= ", "= 1") + "y" * 10_000)
+    assert found.cut and len(found.rows) <= 400
+    assert max(len(text) for _, text in difference(1, "x", "y" * 10_000).rows) <= 301
+    assert difference(1, "same", "same").rows == []
+
+
+def test_a_parent_that_is_its_own_ancestor_ends_the_lineage(tmp_path):
+    run = make_run(tmp_path / "demo", candidates=20)
+    (run / "best.json").write_text('{"order": 50, "objective": 1.0}')
+    with open(run / "samples.jsonl", "a") as file:
+        for order, parents in ((50, [51, 50]), (51, [50, 999])):
+            line = {"order": order, "objective": 1.0, "parents": parents, "reply": "x", "code": f"x = {order}"}
+            file.write(json.dumps(line) + "\n")
+    found = lineage(read_run(run))
+    assert [one.line["order"] for one in found] == [51, 50]
+    assert [[d.parent for d in one.differences] for one in found] == [[50], [51]]
+
+
+def test_operators_count_what_beat_the_parent_and_everything_before(tmp_path):
+    run = read_run(make_run(tmp_path / "demo", candidates=20))
+    run.samples = [
+        {"order": 0, "operator": "seed", "reply": None, "objective": 5.0, "parent_objectives": []},
+        {"order": 1, "operator": "m1", "reply": "", "objective": 4.0, "parent_objectives": [5.0, 4.5]},
+        {"order": 2, "operator": "m1", "reply": "", "objective": 4.000000001, "parent_objectives": [4.0]},
+        {"order": 3, "operator": "m1", "reply": "", "objective": 4.4, "parent_objectives": [4.5], "copy_of": 1},
+        {"order": 4, "operator": "m1", "reply": "", "objective": None, "parent_objectives": [4.5]},
+    ]
+    rows = dict(tables.operators([run]))
+    assert rows["seed"] == [["1", "1", "1", "–", "0", "5.0000"]]
+    assert rows["m1"] == [["4", "3", "2", "2", "1", "4.0000"]]
+
+
+def test_costs_add_up_and_flops_are_an_estimate(tmp_path):
+    run = read_run(make_run(tmp_path / "demo"))
+    book = ledger(run)
+    assert sum(cost.written for cost in book.operators.values()) == book.total.written == 117 * 150
+    assert book.total.seconds == pytest.approx({"generate": 120 * 2.5, "evaluate": 36, "step": 8 * 0.4})
+    assert book.flops(book.total) == 2 * 135e6 * (120 * 200 + 117 * 150)
+    assert book.total.per(book.total.valid) == pytest.approx(book.total.elapsed / book.total.valid)
+    page = page_of(run.path)
+    assert "FLOPs (estimate)" in page.text and "2 × parameters" in page.text
+
+
+def test_both_commands_that_repeat_a_run_are_there(tmp_path):
+    run = make_run(tmp_path / "demo run")
+    text = page_of(run).text
+    assert f"ttc-esopt run --config '{run}/run.toml' --out NEW" in text and "--esopt --seed 1 --out demo" in text
+    with open(run / "run.toml", "a") as file:
+        file.write('\n[run.host]\nname = "EoH"\n')
+    assert "--out NEW" not in page_of(run).text
+
+
+def test_a_large_run_makes_a_modest_page(tmp_path):
+    path = write_report([make_run(tmp_path / "demo", candidates=1000)], tmp_path / "report.html")
+    assert path.stat().st_size < 1_000_000
+
+
+def test_a_cloud_of_dots_is_thinned_but_keeps_its_ends():
+    dots = [(i, (i * 7919) % 10_007) for i in range(10_000)]
+    kept = _thinned(dots)
+    assert len(kept) <= 3002 and {min(y for _, y in dots), max(y for _, y in dots)} <= {y for _, y in kept}

@@ -216,7 +216,7 @@ def compare(
     if len(settings) > 1:
         together = aggregate([_sides(a, b, of, pairs) for _, a, b, of, pairs, _ in drafts])
     differences = differing(lefts, rights)
-    notes += _family_notes(settings)
+    notes += family_notes(settings)
     if not differences:
         notes.append("both sides have the same settings: only the seeds differ")
     for package, (a, b) in differing_versions(lefts, rights).items():
@@ -250,7 +250,7 @@ def _sides(a: Side, b: Side, of: TwoSamples, pairs: Sequence[tuple[int, int]]) -
     return Sides(a.values, b.values)
 
 
-def _family_notes(settings: Sequence[Setting]) -> list[str]:
+def family_notes(settings: Sequence[Setting]) -> list[str]:
     """What Holm's correction puts out of reach."""
     smallest = [one.statistics.primary.smallest for one in settings]
     count = len(settings)

@@ -123,7 +123,7 @@ def _summaries(texts: tuple[str, str], maximise: bool, as_json: bool) -> None:
         print(json.dumps(result.as_dict(), allow_nan=False))
         return
     lines = ["higher is better" if maximise else "lower is better"]
-    _print_table(_summary_rows(result), lines + [f"note: {note}" for note in result.notes()])
+    print_table(_summary_rows(result), lines + [f"note: {note}" for note in result.notes()])
 
 
 def _summary_rows(result: SummaryComparison) -> list[tuple[str, ...]]:
@@ -145,7 +145,7 @@ def _show(result: Comparison) -> None:
     rows = [tuple(labels), *(tuple(text for _, text in column) for column in columns)]
     if beside:
         rows = list(zip(*rows, strict=True))
-    _print_table(rows, _lines(result))
+    print_table(rows, _lines(result))
 
 
 def _column(one: Setting, all_of_it: bool) -> list[tuple[str, str]]:
@@ -216,7 +216,7 @@ def _lines(result: Comparison) -> list[str]:
     return lines + [f"note: {note}" for note in result.notes]
 
 
-def _print_table(rows: Sequence[tuple[str, ...]], lines: Sequence[str]) -> None:
+def print_table(rows: Sequence[tuple[str, ...]], lines: Sequence[str]) -> None:
     """A rich table on a terminal, aligned columns elsewhere; then lines."""
     if sys.stdout.isatty():
         from rich.box import SIMPLE_HEAD

@@ -1,4 +1,4 @@
-"""`run`, `resume`, `replay`, `export` and `report`: a search, going on with it, and what it ended with."""
+"""`run`, `resume`, `replay` and `export`: a search, going on with it, and what it ended with."""
 
 from __future__ import annotations
 
@@ -122,23 +122,6 @@ def _export(
     typer.echo(f"checkpoint: {out}")
 
 
-def _report(
-    folders: list[Path] = typer.Argument(..., metavar="DIR...", help="folders of runs"),
-    out: Path = typer.Option(None, help="file to write (default: report.html in the folder, if there is one folder)"),
-) -> None:
-    """Write one self-contained HTML page about one or several runs.
-
-    Example:  ttc-esopt report demo demo-frozen --out both.html
-    """
-    from ttc_esopt.report import write_report
-
-    if out is None:
-        if len(folders) > 1:
-            raise ConfigurationError("Expected a file for the report of several runs (--out FILE.html).")
-        out = folders[0] / "report.html"
-    typer.echo(f"report: {write_report(folders, out)}")
-
-
 def _options() -> list[tuple[str, Any, Any]]:
     """The options of `run` that are no settings: name, type, typer's option."""
     return [
@@ -156,4 +139,3 @@ def register(app: typer.Typer) -> None:
     app.command("resume")(_resume)
     app.command("replay")(_replay)
     app.command("export")(_export)
-    app.command("report")(_report)

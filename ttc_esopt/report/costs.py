@@ -1,0 +1,120 @@
+"""What a run cost: candidates, evaluations, tokens and seconds, by operator and by phase; an estimate of the FLOPs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ttc_esopt.rundata import RunData, as_number, as_table, is_new
+
+PHASES = ("generate", "evaluate", "step")
+
+
+@dataclass
+class Cost:
+    """Sums over some candidates.
+
+    Attributes
+    ----------
+    candidates, evaluations, valid, new : int
+        Lines, programs that were run, valid ones, valid ones with an objective not known before.
+    read, written : int
+        Tokens of the prompts and of the replies.
+    seconds : dict
+        By phase; a step's are counted in `Ledger.total` alone.
+    timed : int
+        Tokens written by candidates that have a clock reading.
+    """
+
+    candidates: int = 0
+    evaluations: int = 0
+    valid: int = 0
+    new: int = 0
+    read: int = 0
+    written: int = 0
+    timed: int = 0
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of all phases."""
+        return sum(self.seconds.values())
+
+    @property
+    def speed(self) -> float | None:
+        """Tokens written per second of generating."""
+        return self.timed / self.seconds["generate"] if self.timed and self.seconds["generate"] else None
+
+    def per(self, count: int) -> float | None:
+        """Seconds for each of `count` candidates, everything counted."""
+        return self.elapsed / count if count and self.elapsed else None
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Costs of a run.
+
+    Attributes
+    ----------
+    operators : dict
+        Operator -> Cost, in the order in which they first appear.
+    total : Cost
+        Of the whole run, steps included.
+    parameters : int or None
+        Of the model, as run.toml has it.
+    """
+
+    operators: dict[str, Cost]
+    total: Cost
+    parameters: int | None
+
+    def flops(self, cost: Cost) -> float | None:
+        """Forward FLOPs, estimated as 2 x parameters x (tokens read + tokens written)."""
+        return 2.0 * self.parameters * (cost.read + cost.written) if self.parameters else None
+
+    @property
+    def rows(self) -> list[tuple[str, Cost]]:
+        """Operators and the total."""
+        return [*self.operators.items(), ("all", self.total)]
+
+
+def ledger(run: RunData) -> Ledger:
+    """The costs of a run, from samples.jsonl and timings.jsonl."""
+    readings = _readings(run.timings)
+    operators: dict[str, Cost] = {}
+    total = Cost()
+    for line in run.samples:
+        reading = readings.get(line["order"])
+        for cost in (operators.setdefault(str(line.get("operator")), Cost()), total):
+            cost.candidates += 1
+            cost.evaluations += line.get("code") is not None  # a reply without a program is never run
+            cost.valid += line["objective"] is not None
+            cost.new += is_new(line)
+            cost.read += _count(line, "prompt_tokens")
+            cost.written += _count(line, "tokens")
+            if reading is not None:
+                cost.timed += _count(line, "tokens")
+                for phase in ("generate", "evaluate"):
+                    cost.seconds[phase] += reading[phase]
+    total.seconds["step"] = sum(_seconds(line, "step") for line in run.timings)
+    parameters = as_number(as_table(run.document.get("model")).get("parameters"))
+    return Ledger(operators, total, int(parameters) if parameters and parameters > 0 else None)
+
+
+def _readings(timings: Sequence[dict]) -> dict[int, dict[str, float]]:
+    """Order -> seconds; a batch that was cut and made again cost both times."""
+    found: dict[int, dict[str, float]] = {}
+    for line in timings:
+        if isinstance(line.get("order"), int):
+            reading = found.setdefault(line["order"], dict.fromkeys(PHASES, 0.0))
+            for phase in ("generate", "evaluate"):
+                reading[phase] += _seconds(line, phase)
+    return found
+
+
+def _seconds(line: dict, phase: str) -> float:
+    return max(0.0, as_number(line.get(phase)) or 0.0)
+
+
+def _count(line: dict, name: str) -> int:
+    return max(0, int(as_number(line.get(name)) or 0))
