@@ -1,0 +1,163 @@
+"""Every `ttc-esopt` command of README, docs/ and runs/README.md is run as it stands, page by page, in one folder each.
+
+Searches are smaller than written. README's are made with the real model; on the other pages the model called
+smollm2-135m is a tiny random one. What needs another program's environment has a test elsewhere.
+"""
+
+import functools
+import json
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import benchmark_files
+import pytest
+from hosts_path import DOUBLE, PROBLEM_DOUBLES, user_script
+from test_compare import BASELINE, CANDIDATE, side
+from tiny_model import make_tiny_model
+
+from ttc_esopt import models
+from ttc_esopt.cli.main import main
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "runs" / "README.md"]
+ELSEWHERE = {
+    "ttc-esopt serve": "tests/test_serve_examples.py, tests/test_cli_serve.py",
+    "--python ~/": "tests/hosts/test_llm4ad_exec.py",
+    "main.py problem=": "tests/hosts/test_reevo.py",
+}
+STAND_INS = {
+    "EoH/examples/tsp_construct/prob.py:TSPCONST": f"{PROBLEM_DOUBLES}/tour/prob.py:Tour",
+    "LLM4AD/llm4ad/task/optimization/tsp_construct/evaluation.py:TSPEvaluation": (
+        f"{PROBLEM_DOUBLES}/packing/evaluation.py:Packing"
+    ),
+    "reevo/problems/tsp_aco": f"{PROBLEM_DOUBLES}/checkout/problems/pick",
+    " --problem-arg timeout=60": "",
+}
+NEAREST = """import numpy as np
+def select_next_node(current_node, destination_node, unvisited_nodes, distance_matrix):
+    return unvisited_nodes[np.argmin(distance_matrix[current_node][unvisited_nodes])]
+"""
+
+
+def commands(page):
+    """The page's commands in order, those of ours in compound lines included."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", page.read_text(), re.S | re.M)
+    lines = [line.split(" #")[0].strip() for block in blocks for line in block.replace("\\\n", "").splitlines()]
+    parts = [part.strip().removeprefix(".venv/bin/") for line in lines for part in line.split("&&")]
+    return [part for part in parts if part.startswith("ttc-esopt ")]
+
+
+def smaller(command, tokens=8):
+    """The same command on a tiny search."""
+    for name, stand_in in STAND_INS.items():
+        command = command.replace(name, stand_in)
+    searches = re.match(r"ttc-esopt (run|solve|exec)\b", command)
+    if not searches or "--dry-run" in command:
+        return command
+    given = {"--max-tokens": str(tokens), "--threads": "1"}
+    if searches[1] != "exec":
+        given |= {"--budget": "28", "--directions": "4"}
+    if searches[1] == "solve":
+        given |= {"--strong-seconds": "1"}
+    for option in given:
+        command = re.sub(rf" {option} \S+", "", command)
+    added = " ".join(f"{option} {value}" for option, value in given.items())
+    return re.sub(r"^(ttc-esopt \w+)", rf"\1 {added}", command)
+
+
+@functools.cache
+def elsewhere(command):
+    return next((where for part, where in ELSEWHERE.items() if part in command), None)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """A cache in which the small model is a tiny random one."""
+    folder = tmp_path_factory.mktemp("cache")
+    model = folder / "models" / "smollm2-135m"
+    model.parent.mkdir()
+    make_tiny_model(model, context=8192)
+    files = {path.name: {"size": path.stat().st_size, "sha256": models._sha256(path)} for path in model.iterdir()}
+    (model / models.MANIFEST).write_text(json.dumps({"format": 1, "source": "test", "wheel": "", "files": files}))
+    return folder
+
+
+@pytest.fixture
+def ttc(tmp_path, monkeypatch):
+    """Runs a command in this process in the folder of the test; its exit code."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(command):
+        words = []
+        for word in shlex.split(command)[1:]:
+            found = sorted(str(path) for path in Path().glob(word)) if "*" in word else []
+            words += found or [word]
+        monkeypatch.setattr(sys, "argv", ["ttc-esopt", *words])
+        try:
+            main()
+        except SystemExit as stop:
+            return stop.code or 0
+        return 0
+
+    return call
+
+
+@pytest.fixture
+def folder(tmp_path, ttc):
+    """What a reader of the pages has: instance files, programs, a host's script, recipes, runs."""
+    files = {
+        "berlin52.tsp": benchmark_files.BERLIN52, "gr17.tsp": benchmark_files.GR17,
+        "A-n32-k5.vrp": benchmark_files.A_N32_K5, "binpack1.txt": benchmark_files.U120,
+        "f1.kp": benchmark_files.KP_10_269, "mine.py": NEAREST, "other.py": NEAREST.replace("min", "max"),
+    }  # fmt: skip
+    own = (ROOT / "docs" / "own-problem.md").read_text()
+    files |= dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", own, re.S))
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "DIR").mkdir()
+    user_script(tmp_path, str(DOUBLE))
+    shutil.copytree(ROOT / "runs", tmp_path / "runs", ignore=shutil.ignore_patterns("*.py", "__pycache__", "[!p]*/"))
+    pilot = tmp_path / "runs" / "pilot.toml"
+    small = re.sub(r"budget = \d+", "budget = 20\ndirections = 2", pilot.read_text())
+    pilot.write_text(re.sub(r"max_tokens = \d+", "max_tokens = 8", small).replace("seeds = [1, 2]", "seeds = [1]"))
+    for name, values, arm in (("a", BASELINE, "frozen"), ("b", CANDIDATE, "esopt"), ("es", CANDIDATE, "esopt")):
+        side(tmp_path / "runs", name, values, arm=arm)
+    side(tmp_path / "runs", "bestofn", BASELINE, temperature=1.2)
+    return tmp_path
+
+
+def run_page(page, ttc, capfd, tokens=8):
+    for command in commands(page):
+        if not elsewhere(command):
+            code = ttc(smaller(command, tokens))
+            out, err = capfd.readouterr()
+            assert code == 0 or lacking(command, out + err), f"{command}\n{out}\n{err}"
+
+
+def lacking(command, said):
+    """A machine may lack what `required` asks for."""
+    return "--sandbox required" in command and "required" in said
+
+
+@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: f"{page.parent.name}/{page.name}")
+def test_the_commands_of_the_page_run(page, folder, ttc, capfd, cache, monkeypatch):
+    monkeypatch.setenv("TTC_ESOPT_CACHE", str(cache))
+    if any("demo" in shlex.split(command) for command in commands(page)):
+        assert ttc(smaller(commands(PAGES[0])[0])) == 0
+    run_page(page, ttc, capfd)
+
+
+@pytest.mark.model
+def test_the_commands_of_the_readme_run_with_the_real_model(folder, ttc, capfd):
+    run_page(PAGES[0], ttc, capfd, tokens=64)
+    assert all((folder / "demo" / name).is_file() for name in ("best.py", "report.html"))
+
+
+def test_what_is_tested_elsewhere_is_there():
+    for places in ELSEWHERE.values():
+        assert all((ROOT / place).is_file() for place in places.split(", "))
+    found = [command for page in PAGES for command in commands(page)]
+    assert all(any(part in command for command in found) for part in ELSEWHERE)
