@@ -9,16 +9,17 @@ from hypothesis import strategies as st
 from stand_in import Quiet, StandInEngine
 from tiny_model import make_tiny_model
 
-from ttc_esopt import problems, scaffolds
+from ttc_esopt import problems, runner, scaffolds
 from ttc_esopt.engines import load_engine
 from ttc_esopt.errors import ConfigurationError, DataError, EngineError
-from ttc_esopt.es.history import path
+from ttc_esopt.es.history import path, record_of
 from ttc_esopt.es.noise import NoiseKind
+from ttc_esopt.es.optimizer import ESOptimizer
 from ttc_esopt.evaluation import Evaluator
 from ttc_esopt.runfolder import RunFolder
 from ttc_esopt.search import Search, replay
 from ttc_esopt.settings import resolve
-from ttc_esopt.tuned import begin, best_batch, note_rollback, settled
+from ttc_esopt.tuned import begin, best_batch, note_rollback, settled, tuned, write_patch
 
 PROBLEM = problems.load("tsp_construct")
 SMALL = {
@@ -249,6 +250,60 @@ def test_a_start_takes_the_model_of_that_run_and_needs_steps(finished, tmp_path,
         settled({"init_from": str(tmp_path / "nowhere")})
     with pytest.raises(ConfigurationError, match=r"--init-from DIR"):
         resolve({"rollback": True})
+
+
+def test_a_patch_rebuilds_the_tuned_model_and_runs_start_from_it(finished, tmp_path, evaluator):
+    first = RunFolder.open(finished)
+    second = start(tmp_path / "second", evaluator, init_from=str(finished), seed=5)
+    patch = tmp_path / "p.json"
+    made = write_patch(second, patch)
+    assert made == tuned(patch) and made.fingerprint == second.history.read()[-1]["fingerprint"]
+    assert patch.stat().st_size < 1000 * sum(map(len, (first.history.read(), second.history.read())))
+    engine = StandInEngine()
+    begin(engine, tuned(patch).lines)
+    assert engine.fingerprint() == made.fingerprint
+    third = start(tmp_path / "third", evaluator, init_from=str(patch), seed=6, stop_at=30)
+    assert third.document["model"]["fingerprint"] == made.fingerprint
+    assert settled({"init_from": str(patch)})["model"] == "smollm2-135m"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", '{"patch":1,"model":"m","steps":[]}', '{"patch":1,"model":"m","steps":[{"chapter":0}]}',
+             '{"patch":9,"model":"m","steps":[{}]}'],
+)  # fmt: skip
+def test_what_is_no_patch_is_refused(tmp_path, text):
+    (tmp_path / "p.json").write_text(text)
+    with pytest.raises(DataError, match="is no patch"):
+        tuned(tmp_path / "p.json")
+    with pytest.raises(ConfigurationError, match=r"is a patch \(--rollback\)"):
+        tuned(tmp_path / "p.json", rollback=True)
+
+
+@pytest.mark.parametrize("kind", ["full", "lowrank:1"])
+def test_a_patch_is_exported_as_the_run_is(tmp_path, kind):
+    model = make_tiny_model(tmp_path / "model")
+    engine = load_engine(str(model), noise=NoiseKind.parse(kind), threads=1)
+    given = {"arm": "esopt", "budget": 20, "directions": 2, "model": str(model), "noise": kind}
+    folder = RunFolder.create(tmp_path / "run", resolve(given), "test")
+    folder.note_model(engine.describe(), engine.fingerprint())
+    es = ESOptimizer(folder.settings.es_params(steps=2))
+    for t in range(2):
+        step = es.tell(es.ask(), [1.0, float(-t)])
+        engine.step(step.seeds, step.coefficients)
+        record = record_of(step, generation=0, operator="m1", orders=(0, 1), noise=kind)
+        folder.history.append({**record, "fingerprint": engine.fingerprint()})
+    fingerprint = runner.export_patch(folder.path, tmp_path / "p.json")
+    assert fingerprint == engine.fingerprint()
+    assert runner.export(folder.path, tmp_path / "a") == fingerprint
+    assert runner.export(tmp_path / "p.json", tmp_path / "b", str(model)) == fingerprint
+    files = sorted(file.name for file in (tmp_path / "a").iterdir())
+    assert [(tmp_path / "b" / file).read_bytes() for file in files] == [
+        (tmp_path / "a" / file).read_bytes() for file in files
+    ]
+    with pytest.raises(DataError, match="--model"):
+        runner.export(tmp_path / "p.json", tmp_path / "c", str(make_tiny_model(tmp_path / "other", seed=1)))
+    with pytest.raises(ConfigurationError, match="exists"):
+        runner.export_patch(folder.path, tmp_path / "p.json")
 
 
 @pytest.mark.parametrize(("first", "second"), [("full", "lowrank:1"), ("lowrank:2", "full")])

@@ -28,7 +28,7 @@ from ttc_esopt.errors import ConfigurationError, DataError
 from ttc_esopt.es.history import History
 from ttc_esopt.jsonlines import JsonLines, lines_of, sync_folder, write_atomically
 from ttc_esopt.settings import TABLES, Settings, resolve
-from ttc_esopt.tuned import steps_of
+from ttc_esopt.tuned import tuned
 
 VERSIONED = ("torch", "transformers", "numpy", "numba", "scipy", "tokenizers")
 
@@ -66,7 +66,7 @@ class RunFolder:
             "run": {"command": command},
             "versions": versions(),
         }
-        start = steps_of(cls.open(Path(settings.init_from)), settings.rollback) if settings.init_from else []
+        start = tuned(Path(settings.init_from), settings.rollback).lines if settings.init_from else []
         try:
             if start:
                 write_atomically(path / "start.jsonl", "".join(f"{line}\n" for line in lines_of(start)))

@@ -21,7 +21,7 @@ from ttc_esopt.evaluation.sandbox import warning
 from ttc_esopt.instances import absolute_files, evaluator, own_sets, own_template, problem_of, read_files, split_files
 from ttc_esopt.runfolder import RunFolder, versions
 from ttc_esopt.settings import FIELDS, Settings, check_types, resolve
-from ttc_esopt.tuned import begin, note_rollback, settled
+from ttc_esopt.tuned import Tuned, begin, note_rollback, settled, tuned, write_patch
 
 Say = Callable[[str], None]
 
@@ -259,10 +259,12 @@ def announcement(settings: Settings, out: Path) -> list[str]:
 
 
 def replayed(path: Path, model: str | None = None) -> tuple[Any, str]:
-    """The engine with the weights that a run's history leads to, and their fingerprint.
+    """The engine with the weights that a run's history, or a patch, leads to, and their fingerprint.
 
     Raises DataError if the model is not the run's, or the weights are not those of the history.
     """
+    if path.is_file():
+        return _patched(tuned(path), model)
     folder = RunFolder.open(path)
     records = folder.history.read()
     if model is not None and model not in models.REGISTRY:
@@ -280,8 +282,20 @@ def replayed(path: Path, model: str | None = None) -> tuple[Any, str]:
     return engine, fingerprint
 
 
+def _patched(patch: Tuned, model: str | None) -> tuple[Any, str]:
+    from ttc_esopt.engines import load_engine
+    from ttc_esopt.es.noise import NoiseKind
+
+    last = patch.lines[-1]
+    engine = load_engine(
+        model or patch.model, noise=NoiseKind.parse(last["noise"]), scope=last["scope"], dtype=last["dtype"]
+    )
+    begin(engine, patch.lines)
+    return engine, engine.fingerprint()
+
+
 def export(path: Path, out: Path, model: str | None = None) -> str:
-    """Write the weights that a run ended with as a Hugging Face checkpoint; their fingerprint.
+    """Write the weights that a run ended with, or that a patch leads to, as a Hugging Face checkpoint; fingerprint.
 
     Raises ConfigurationError if `out` is not empty.
     """
@@ -291,3 +305,13 @@ def export(path: Path, out: Path, model: str | None = None) -> str:
     with closing(engine):
         engine.export(out)
     return fingerprint
+
+
+def export_patch(path: Path, out: Path) -> str:
+    """Write the few kilobytes that rebuild a run's tuned model from the public one; its fingerprint.
+
+    Raises ConfigurationError if the run moved no weights, or `out` exists.
+    """
+    if out.exists():
+        raise ConfigurationError(f"Expected a new file, {out} exists (--patch).")
+    return write_patch(RunFolder.open(path), out).fingerprint

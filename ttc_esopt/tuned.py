@@ -2,7 +2,8 @@
 
 A run that starts from another keeps that run's steps in `start.jsonl`, so that its folder and the public model rebuild
 its weights when the other folder is gone. Runs may start from runs that started from others: chapters of steps, each
-with its own noise, are taken one after the other, and what a chapter ends with is the base of the next.
+with its own noise, are taken one after the other, and what a chapter ends with is the base of the next. A patch is
+the same in a file of its own: some kilobytes that rebuild a tuned model from the public one (`export --patch`).
 
 The best batch is the one with the largest share of valid replies, then of new ones, then the latest. A batch measures
 the weights before its step. Of many batches of chance the best looks good by chance: this is no test of anything.
@@ -10,6 +11,7 @@ the weights before its step. Of many batches of chance the best looks good by ch
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +21,15 @@ from ttc_esopt.errors import ConfigurationError, DataError
 from ttc_esopt.es.history import path
 from ttc_esopt.es.noise import VERSION, NoiseKind
 from ttc_esopt.es.optimizer import coefficients
+from ttc_esopt.jsonlines import write_atomically
 
 if TYPE_CHECKING:
     from ttc_esopt.engines.base import Engine
     from ttc_esopt.runfolder import RunFolder
     from ttc_esopt.scaffolds.base import Call
+
+PATCH = 1  # version of the format
+_NEEDED = {"chapter", "noise", "noise_version", "scope", "dtype", "began", "seeds", "weights", "alpha", "fingerprint"}
 
 
 @dataclass(frozen=True)
@@ -119,28 +125,93 @@ def steps_along(records: Sequence[dict], last: int) -> list[tuple[list[int], tup
 # starting from another run
 
 
+@dataclass(frozen=True)
+class Tuned:
+    """A tuned model as its steps.
+
+    Attributes
+    ----------
+    model : str
+        The public model's name, or the folder that the run had it from.
+    lines : list of dict
+        Steps in order, as start.jsonl has them.
+    """
+
+    model: str
+    lines: list[dict[str, Any]]
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the weights that the steps lead to."""
+        return self.lines[-1]["fingerprint"]
+
+
+def tuned(place: Path, rollback: bool = False) -> Tuned:
+    """The model that a run ended with (or had at its best batch), or that a patch holds.
+
+    Raises
+    ------
+    ConfigurationError
+        There is no run or no tuned model in it.
+    DataError
+        The patch is damaged.
+    """
+    if not place.is_file():
+        from ttc_esopt.runfolder import RunFolder
+
+        folder = RunFolder.open(place)
+        return Tuned(folder.settings.model, steps_of(folder, rollback))
+    if rollback:
+        raise ConfigurationError(f"Expected a run to go back in, {place} is a patch (--rollback).")
+    try:
+        document = json.loads(place.read_text())
+        found = Tuned(str(document["model"]), [dict(line) for line in document["steps"]])
+        complete = document["patch"] == PATCH and found.lines and all(line.keys() >= _NEEDED for line in found.lines)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{place} is no patch: {error}.") from None
+    if not complete:
+        raise DataError(f"{place} is no patch of this release (expected patch {PATCH}, whole steps).")
+    return found
+
+
+def write_patch(folder: RunFolder, out: Path, rollback: bool = False) -> Tuned:
+    """Write the steps that rebuild a run's tuned model from the public one.
+
+    Raises
+    ------
+    ConfigurationError
+        The run moved no weights.
+    """
+    found = Tuned(Path(folder.settings.model).name if Path(folder.settings.model).is_absolute() else
+                  folder.settings.model, steps_of(folder, rollback))  # fmt: skip
+    document = {"patch": PATCH, "model": found.model, "fingerprint": found.fingerprint, "steps": found.lines}
+    write_atomically(out, json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n")
+    return found
+
+
 def settled(given: dict[str, Any]) -> dict[str, Any]:
     """Settings with `init_from` made absolute and the model of that run where none is given.
 
     Raises
     ------
     ConfigurationError
-        The folder holds no run with ES steps, or its model or dtype is not the one asked for.
+        There is no tuned model, or its model or dtype is not the one asked for.
     """
     if not given.get("init_from"):
         return given
-    from ttc_esopt.runfolder import RunFolder
-
-    folder = RunFolder.open(Path(given["init_from"]))
-    steps_of(folder, given.get("rollback", False))
-    given = {**given, "init_from": str(folder.path.resolve())}
-    for name, has in (("model", folder.settings.model), ("dtype", folder.document["model"].get("dtype"))):
-        asked = given.get(name, has if name == "model" else "auto")
-        if name == "model" and asked != has and Path(asked).is_dir():
-            asked = str(Path(asked).resolve())
-        if has is not None and asked not in (has, "auto"):
-            raise ConfigurationError(f"{folder.path} was made with {name} {has}, got {asked} (--{name}, --init-from).")
-    return {**given, "model": given.get("model", folder.settings.model)}
+    place = Path(given["init_from"])
+    start = tuned(place, given.get("rollback", False))
+    asked = given.get("model", start.model)
+    if asked != start.model and Path(asked).is_dir():
+        asked = str(Path(asked).resolve())
+    if place.is_dir() and asked != start.model:  # a patch tells by its fingerprint whether a model is the right one
+        raise ConfigurationError(
+            f"{place} was made with model {start.model}, got {given['model']} (--model, --init-from)."
+        )
+    dtype = start.lines[0]["dtype"]
+    if given.get("dtype", "auto") not in (dtype, "auto"):
+        raise ConfigurationError(f"{place} was made with dtype {dtype}, got {given['dtype']} (--dtype, --init-from).")
+    return {**given, "init_from": str(place.resolve()), "model": given.get("model", start.model)}
 
 
 def steps_of(folder: RunFolder, rollback: bool) -> list[dict[str, Any]]:

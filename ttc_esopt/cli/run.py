@@ -93,10 +93,10 @@ def show(result: Any) -> None:
 
 
 def _replay(
-    folder: Path = typer.Argument(..., metavar="DIR", help="folder of the run"),
+    folder: Path = typer.Argument(..., metavar="DIR|PATCH", help="folder of the run, or a patch"),
     model: str = typer.Option(None, help="the model that the run began with (default: as in run.toml)"),
 ) -> None:
-    """Rebuild the weights of a run from its history and print their fingerprint.
+    """Rebuild the weights of a run from its history, or those of a patch, and print their fingerprint.
 
     Exits 1 if the history says otherwise. Example:  ttc-esopt replay demo --model smollm2-135m
     """
@@ -104,22 +104,37 @@ def _replay(
 
     engine, fingerprint = replayed(folder, model)
     engine.close()
-    typer.echo(f"{fingerprint}  {folder / 'history.jsonl'}")
+    typer.echo(f"{fingerprint}  {folder if folder.is_file() else folder / 'history.jsonl'}")
 
 
 def _export(
-    folder: Path = typer.Argument(..., metavar="DIR", help="folder of the run"),
-    out: Path = typer.Option(..., help="folder for the Hugging Face checkpoint (new)"),
+    folder: Path = typer.Argument(..., metavar="DIR|PATCH", help="folder of the run, or a patch"),
+    out: Path = typer.Option(None, help="folder for the Hugging Face checkpoint (new)"),
+    patch: Path = typer.Option(None, metavar="FILE", help="file for the patch (new)"),
     model: str = typer.Option(None, help="the model that the run began with (default: as in run.toml)"),
 ) -> None:
-    """Write the weights that a run ended with as a Hugging Face checkpoint.
+    """Write the weights that a run ended with as a Hugging Face checkpoint, or as a patch.
 
-    Example:  ttc-esopt export demo --out smollm2-tuned
+    A patch is the seeds, weights and steps alone: some kilobytes that rebuild the tuned model from the public one,
+    which it names by fingerprint. `replay`, `export --out` and `run --init-from` take a patch as they take a run.
+
+    \b
+    Examples:
+      ttc-esopt export demo --out smollm2-tuned
+      ttc-esopt export demo --patch demo.patch.json
+      ttc-esopt export demo.patch.json --out smollm2-tuned
     """
-    from ttc_esopt.runner import export
+    from ttc_esopt.runner import export, export_patch
 
-    typer.echo(f"fingerprint {export(folder, out, model)}")
-    typer.echo(f"checkpoint: {out}")
+    if out is None and patch is None:
+        raise ConfigurationError("Expected where to write: a checkpoint (--out DIR) or a patch (--patch FILE).")
+    if patch is not None:
+        typer.echo(f"fingerprint {export_patch(folder, patch)}")
+    if out is not None:
+        typer.echo(f"fingerprint {export(folder, out, model)}")
+        typer.echo(f"checkpoint: {out}")
+    if patch is not None:
+        typer.echo(f"patch: {patch} ({patch.stat().st_size:,} bytes)")
 
 
 def _options() -> list[tuple[str, Any, Any]]:
