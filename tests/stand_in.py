@@ -32,6 +32,7 @@ class StandInEngine:
         self.base = np.zeros(8, np.float32)
         self.delta = np.zeros(8, np.float32)
         self.calls = 0
+        self.began = None
 
     def weights(self, direction: int | None = None, sigma: float = 0.0) -> np.ndarray:
         if direction is None:
@@ -55,6 +56,11 @@ class StandInEngine:
             replies.append(Reply(text, len(request.prompt) // 4, len(text) // 4, "stop"))
         return replies
 
+    def divergence(self, requests, replies, sampling):
+        here = self.weights()
+        moved = [self.weights(*request.nudge) if request.nudge else here for request in requests]
+        return [50 * float(((there - here) ** 2).mean()) for there in moved]
+
     def step(self, directions, coefficients):
         noise.accumulate(self.delta, directions, coefficients, "w")
 
@@ -64,6 +70,7 @@ class StandInEngine:
             self.step(directions, coefficients)
 
     def adopt(self, kind, scope, steps):
+        self.began = self.began or self.fingerprint()
         self.rewind(steps)
         self.base, self.delta = self.base + self.delta, np.zeros_like(self.delta)
 
@@ -77,7 +84,7 @@ class StandInEngine:
         raise NotImplementedError
 
     def describe(self):
-        return {"model": "stand-in", "dtype": "float32", "scope": "all"}
+        return {"model": "stand-in", "dtype": "float32", "scope": "all", "base_fingerprint": self.began}
 
     def close(self):
         pass

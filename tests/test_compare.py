@@ -163,7 +163,11 @@ def test_a_tuned_start_is_what_is_compared_and_no_other_model(tmp_path):
             )
         )
     found = compare(a, b)
-    assert len(found.settings) == 1 and found.differences == {"init_from": ([""], ["a tuned model"])}
+    assert len(found.settings) == 1 and set(found.differences) == {"init_from"}
+    other = side(tmp_path, "c", BASELINE)
+    (other[0] / "run.toml").write_text((b[0] / "run.toml").read_text().replace("seed = 1\n", "seed = 1\n"))
+    with pytest.raises(ConfigurationError, match="differ in init_from"):
+        compare(a, other)
 
 
 # what is refused, and the word that lets it pass

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 from stand_in import Quiet, StandInEngine
+from tiny_model import make_tiny_model
 
 from ttc_esopt import problems, scaffolds
 from ttc_esopt.candidates import blank
+from ttc_esopt.engines import load_engine
+from ttc_esopt.es.noise import NoiseKind
 from ttc_esopt.evaluation import Evaluator
 from ttc_esopt.evaluation.frames import REPORTED
 from ttc_esopt.runfolder import RunFolder
@@ -59,11 +62,14 @@ def test_every_key_of_a_line_is_documented_and_no_other(run, name):
         assert keys == set(blank(0, 0, "i1"))
 
 
-def test_failures_and_tables_are_documented(run):
+def test_failures_and_tables_are_documented(run, tmp_path):
     assert named(section("samples.jsonl")) >= REPORTED
     document = tomllib.loads((run / "run.toml").read_text())
     assert set(document["settings"]) == set(FIELDS)
     assert all(f"`[{table}]`" in section("run.toml") for table in document)
+    engine = load_engine(str(make_tiny_model(tmp_path / "model")), noise=NoiseKind("full")).describe()
+    words = re.findall(r"\w+", section("run.toml"))
+    assert set(engine) <= set(words) and {"fingerprint", "sha256"} <= set(words)
     assert set(json.loads((run / "best.json").read_text())) <= named(section("best.json"))
 
 

@@ -37,7 +37,7 @@ def study(tmp_path, monkeypatch):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(jobs, "PROGRAM", STAND_IN)
+    monkeypatch.setattr(jobs, "_program", lambda: STAND_IN)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
     def call(text=RECIPE, runs=None, **more):

@@ -88,6 +88,14 @@ def test_what_is_compared_with_what(tmp_path):
     # not both ways round
     assert pairs('against = ["frozen", "best"]\n' + EQUAL) == [("esopt", "frozen"), ("esopt", "best")]
     assert pairs(EQUAL + 'against = "frozen"\n') == [("esopt", "frozen"), ("best", "frozen")]
+    best = (
+        MINIMAL.replace('baseline = "frozen"', 'baseline = "best"')
+        if "baseline" in MINIMAL
+        else 'baseline = "best"\n' + MINIMAL
+    )
+    assert [(arm.name, other.name) for arm, other in recipe(tmp_path, best + EQUAL).pairs()] == [
+        ("frozen", "best"), ("esopt", "best"),
+    ]  # fmt: skip
     alone = recipe(tmp_path, MINIMAL.partition("[arms.frozen]")[0] + "[arms.only]\n")
     assert alone.pairs() == [] and alone.baseline is None
 
@@ -174,11 +182,11 @@ def test_every_cell_is_checked_before_anything_runs(tmp_path, change, message):
 
 
 @pytest.fixture
-def two_cores(monkeypatch):
+def four_cores(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
 
 
-def test_cores_are_shared_by_threads_and_gpus_are_given_one_each(two_cores, monkeypatch):
+def test_cores_are_shared_by_threads_and_gpus_are_given_one_each(four_cores, monkeypatch):
     monkeypatch.setattr(machines, "gpus", lambda: ())
 
     def shape(*given):
@@ -220,11 +228,14 @@ def test_published_figures_stand_beside_ours(tmp_path):
     values = {"train": {"size": 50, "objective": 6.4}, "test": {"size": 50, "objective": -40.0}}
     runs = [{"problem": "tsp_construct", "arm": "esopt", "state": "finished", "values": values}] * 2
     runs.append({"problem": "tsp_construct", "arm": "esopt", "state": "to go on with", "values": values})
-    (tmp_path / "comparison.json").write_text(json.dumps({"runs": runs, "settings": {}, "problem_settings": {}}))
+    made = {"settings": found.settings, "problem_settings": {}}
+    made["arms"] = {name: {"settings": arm.settings} for name, arm in found.arms.items()}
+    (tmp_path / "comparison.json").write_text(json.dumps({"runs": runs, **made}))
     table = published_table(found, tmp_path)
     assert "| 6.4 (n = 2) |" in table and "| 40 (n = 2) |" in table and table.count("not run here") == 1
     assert "other settings" not in table
-    (tmp_path / "comparison.json").write_text(json.dumps({"runs": runs, "settings": {"budget": 3}}))
+    made["arms"] = {"frozen": {"settings": {"alpha": 9.0}}}
+    (tmp_path / "comparison.json").write_text(json.dumps({"runs": runs, **made}))
     assert "Ours were made with other settings" in published_table(found, tmp_path / "comparison.json")
     (tmp_path / "comparison.json").write_text("{")
     with pytest.raises(DataError, match="cannot be read"):

@@ -26,6 +26,11 @@ SMALL = {
     "arm": "esopt", "budget": 116, "population": 4, "init_candidates": 4, "directions": 6, "sigma": 0.05, "alpha": 0.2,
     "seed": 3,
 }  # fmt: skip
+STOP = 2500  # tokens, about half of the run
+STEP = (
+    '{"patch":1,"model":"m","steps":[{"chapter":0,"noise":"full","noise_version":1,"scope":"all","dtype":"float32",'
+    '"began":"00","seeds":[%s],"weights":[0.5],"alpha":0.1,"fingerprint":"00"}]}'
+)
 
 
 @pytest.fixture(scope="module")
@@ -34,23 +39,27 @@ def evaluator():
         yield one
 
 
-def go_on(folder, evaluator, stop_at=None):
-    """Run to the end, or until so many candidates are there."""
+def go_on(folder, evaluator):
+    """Run to the end, or to the limit of tokens."""
     engine = StandInEngine()
     begin(engine, folder.start.read())
     folder.note_model(engine.describe(), engine.fingerprint())
     scaffold = scaffolds.build(PROBLEM, folder.settings)
-    search = Search(folder, PROBLEM, scaffold, engine, evaluator, Quiet())
-    if stop_at is not None:
-        search._limit = lambda started: len(search.state.lines) >= stop_at
-    search.run()
+    Search(folder, PROBLEM, scaffold, engine, evaluator, Quiet()).run()
     return engine
 
 
-def start(place, evaluator, stop_at=None, **given):
+def start(place, evaluator, **given):
     folder = RunFolder.create(place, resolve({**SMALL, **given}), "test")
-    go_on(folder, evaluator, stop_at)
+    go_on(folder, evaluator)
     return RunFolder.open(place)
+
+
+def unlimited(place):
+    """The folder of a stopped run that may go on."""
+    folder = RunFolder.open(place)
+    folder.change_limits({"max_tokens_total": 0})
+    return folder
 
 
 def plan(folder):
@@ -69,9 +78,9 @@ def spoil(folder, batches):
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory, evaluator):
-    """A run that stopped after 60 candidates and whose last batch is not its best."""
+    """A run that stopped half-way and whose last batch is not its best."""
     for seed in range(3, 40):
-        folder = start(tmp_path_factory.mktemp("stopped") / "run", evaluator, stop_at=60, seed=seed)
+        folder = start(tmp_path_factory.mktemp("stopped") / "run", evaluator, max_tokens_total=STOP, seed=seed)
         records = folder.history.read()
         best = best_batch(records, folder.samples.read())
         if best.step != len(records) - 1 and best.after >= 0 and any(record["taken"] for record in records):
@@ -132,7 +141,7 @@ def test_a_run_goes_on_from_the_weights_of_its_best_batch(stopped, tmp_path, eva
 
     StandInEngine.rewind = rewind
     try:
-        engine = go_on(RunFolder.open(tmp_path / "run"), evaluator)
+        engine = go_on(unlimited(tmp_path / "run"), evaluator)
     finally:
         StandInEngine.rewind = original
     assert seen == [fingerprint]
@@ -152,7 +161,7 @@ def test_a_run_that_went_back_is_resumed_after_a_kill_at_any_byte(data, stopped,
         shutil.copytree(stopped, whole)
         folder = RunFolder.open(whole)
         note_rollback(folder, plan(folder))
-        go_on(RunFolder.open(whole), evaluator)
+        go_on(unlimited(whole), evaluator)
     shutil.rmtree(cut, ignore_errors=True)
     shutil.copytree(whole, cut)
     samples, history = content(whole)["samples.jsonl"], content(whole)["history.jsonl"]
@@ -160,7 +169,9 @@ def test_a_run_that_went_back_is_resumed_after_a_kill_at_any_byte(data, stopped,
     lines = samples[:at].count(b"\n")
     steps = [row for row in history.splitlines(keepends=True) if json.loads(row)["orders"][1] < lines]
     (cut / "samples.jsonl").write_bytes(samples[:at])
-    (cut / "history.jsonl").write_bytes(b"".join(steps))
+    # the last step may not have been written, or half of it
+    kept, last = b"".join(steps[:-1]), steps[-1]
+    (cut / "history.jsonl").write_bytes(kept + last[: data.draw(st.sampled_from([0, 40, len(last)]))])
     go_on(RunFolder.open(cut), evaluator)
     assert content(cut) == content(whole)
 
@@ -169,7 +180,7 @@ def test_an_edited_way_back_is_refused(stopped, tmp_path, evaluator):
     shutil.copytree(stopped, tmp_path / "run")
     folder = RunFolder.open(tmp_path / "run")
     note_rollback(folder, plan(folder))
-    go_on(RunFolder.open(tmp_path / "run"), evaluator)
+    go_on(unlimited(tmp_path / "run"), evaluator)
     file = tmp_path / "run" / "history.jsonl"
     file.write_text(file.read_text().replace('"from":', '"form":'))
     with pytest.raises(DataError, match="does not follow from samples"):
@@ -180,7 +191,7 @@ def test_what_cannot_go_back_says_so(finished, stopped, tmp_path, evaluator):
     folder = RunFolder.open(finished)
     with pytest.raises(ConfigurationError, match="no batch left .*--init-from"):
         note_rollback(folder, plan(folder))
-    quiet = start(tmp_path / "noise", evaluator, stop_at=60, arm="noise")
+    quiet = start(tmp_path / "noise", evaluator, max_tokens_total=STOP, arm="noise")
     with pytest.raises(ConfigurationError, match="taken no ES step"):
         note_rollback(quiet, plan(quiet))
     shutil.copytree(stopped, tmp_path / "last")
@@ -200,11 +211,11 @@ def test_a_run_starts_from_the_end_of_another_and_needs_its_folder_no_more(finis
     second = start(tmp_path / "second", evaluator, init_from=str(first.path), seed=5)
     assert second.document["model"]["fingerprint"] == first.history.read()[-1]["fingerprint"]
     shutil.rmtree(first.path)
-    third = start(tmp_path / "third", evaluator, init_from=str(second.path), seed=6, stop_at=30)
+    third = start(tmp_path / "third", evaluator, init_from=str(second.path), seed=6, max_tokens_total=STOP)
     assert third.document["model"]["fingerprint"] == second.history.read()[-1]["fingerprint"]
     assert {line["chapter"] for line in third.start.read()} == {0, 1}
     shutil.rmtree(second.path)
-    go_on(RunFolder.open(third.path), evaluator)
+    go_on(unlimited(third.path), evaluator)
     engine = StandInEngine()
     begin(engine, third.start.read())
     assert replay(third, engine) == third.history.read()[-1]["fingerprint"]
@@ -215,6 +226,18 @@ def test_a_run_starts_from_the_best_batch_of_another(stopped, tmp_path, evaluato
     best = best_batch(first.history.read(), first.samples.read())
     second = start(tmp_path / "second", evaluator, init_from=str(stopped), rollback=True)
     assert second.document["model"]["fingerprint"] == first.history.read()[best.after]["fingerprint"]
+
+
+def test_a_start_of_a_run_that_never_began_is_forgotten(finished, tmp_path):
+    RunFolder.create(tmp_path / "run", resolve({**SMALL, "init_from": str(finished)}), "first")
+    folder = RunFolder.create(tmp_path / "run", resolve(SMALL), "second")
+    assert folder.start.read() == []
+
+
+@pytest.mark.parametrize("back", [5, 1, -2, "0", None])
+def test_a_way_that_does_not_lead_back_is_refused(back):
+    with pytest.raises(DataError, match="`from`"):
+        path([{}, {"from": back}], 1)
 
 
 def test_another_model_cannot_take_the_steps(finished, tmp_path, evaluator):
@@ -229,23 +252,15 @@ def test_another_model_cannot_take_the_steps(finished, tmp_path, evaluator):
         begin(StandInEngine(), lines)
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"model": "other"}, "was made with model .*got other .*--model, --init-from"),
-        ({"dtype": "bfloat16"}, "was made with dtype float32, got bfloat16"),
-    ],
-)
-def test_a_start_that_does_not_fit_is_refused(finished, given, message):
-    with pytest.raises(ConfigurationError, match=message):
-        settled({"init_from": str(finished), **given})
 
 
 def test_a_start_takes_the_model_of_that_run_and_needs_steps(finished, tmp_path, evaluator):
     assert settled({"init_from": str(finished)})["model"] == "smollm2-135m"
-    quiet = start(tmp_path / "noise", evaluator, stop_at=60, arm="noise")
+    quiet = start(tmp_path / "noise", evaluator, max_tokens_total=STOP, arm="noise")
     with pytest.raises(ConfigurationError, match="moved no weights"):
         settled({"init_from": str(quiet.path)})
+    with pytest.raises(ConfigurationError, match="was made with dtype float32, got bfloat16"):
+        settled({"init_from": str(finished), "dtype": "bfloat16"})
     with pytest.raises(ConfigurationError, match="holds no run"):
         settled({"init_from": str(tmp_path / "nowhere")})
     with pytest.raises(ConfigurationError, match=r"--init-from DIR"):
@@ -262,14 +277,14 @@ def test_a_patch_rebuilds_the_tuned_model_and_runs_start_from_it(finished, tmp_p
     engine = StandInEngine()
     begin(engine, tuned(patch).lines)
     assert engine.fingerprint() == made.fingerprint
-    third = start(tmp_path / "third", evaluator, init_from=str(patch), seed=6, stop_at=30)
+    third = start(tmp_path / "third", evaluator, init_from=str(patch), seed=6, max_tokens_total=STOP)
     assert third.document["model"]["fingerprint"] == made.fingerprint
     assert settled({"init_from": str(patch)})["model"] == "smollm2-135m"
 
 
 @pytest.mark.parametrize(
     "text", ["", "{}", "[]", '{"patch":1,"model":"m","steps":[]}', '{"patch":1,"model":"m","steps":[{"chapter":0}]}',
-             '{"patch":9,"model":"m","steps":[{}]}'],
+             '{"patch":9,"model":"m","steps":[{}]}', STEP % '"x"', STEP % "1.5", STEP % "-1", STEP % "1,2"],
 )  # fmt: skip
 def test_what_is_no_patch_is_refused(tmp_path, text):
     (tmp_path / "p.json").write_text(text)

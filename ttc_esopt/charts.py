@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ttc_esopt.errors import ConfigurationError
@@ -106,7 +106,6 @@ class Chart:
     percent: bool = False
     markers: bool = False
     log_y: bool = False
-    colours: Sequence[str] = field(default=COLOURS)
     size: tuple[float, float] = SIZE
 
     def __bool__(self) -> bool:
@@ -148,7 +147,7 @@ def _svg(chart: Chart, ink: str, legend: bool, title: str) -> str:
         for layer in chart.layers:
             _draw_layer(axes, layer)
         for index, curve in enumerate(chart.curves):
-            _draw_curve(axes, curve, curve.colour or chart.colours[index % len(chart.colours)], chart.markers)
+            _draw_curve(axes, curve, curve.colour or COLOURS[index % len(COLOURS)], chart.markers)
         for level in chart.levels:
             axes.axhline(level, color=ink, alpha=0.65, linewidth=1, linestyle=(0, (5, 4)))
         axes.autoscale_view()

@@ -144,8 +144,6 @@ def open_run(path: Path, budget_in: str = "candidates") -> Run:
         check_types(settings)
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}/run.toml is damaged: {error}") from None
-    if settings["init_from"]:
-        settings["init_from"] = "a tuned model"  # each seed may have its own
     tokens = int(sum(as_number(line.get("tokens")) or 0 for line in data.samples))
     split, value, trouble, notes = _value(data)
     versions = {str(k): str(v) for k, v in as_table(data.document.get("versions")).items()}
@@ -308,7 +306,8 @@ def _of_one_kind(name: str, key: Key, runs: Sequence[Run], ignore: Collection[st
     for setting in (name for name in FIELDS if name not in free):
         values: dict[Any, Path] = {}
         for run in runs:
-            values.setdefault(run.settings[setting], run.path)
+            value = run.settings[setting]
+            values.setdefault(bool(value) if setting == "init_from" else value, run.path)  # seeds may have their own
         if len(values) > 1:
             listed = ", ".join(f"{value} ({path})" for value, path in values.items())
             raise ConfigurationError(

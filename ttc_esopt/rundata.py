@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -142,8 +143,10 @@ def references(run: RunData) -> dict[str, float]:
 
 
 def visible(text: str) -> str:
-    """Control characters shown as U+FFFD; line ends and tabs kept."""
-    return "".join(letter if letter in "\n\t" or ord(letter) >= 32 else "\ufffd" for letter in text)
+    """Control characters, those of terminals included, and lone surrogates shown as U+FFFD; line ends and tabs kept."""
+    return "".join(
+        letter if letter in "\n\t" or unicodedata.category(letter) not in ("Cc", "Cs") else "\ufffd" for letter in text
+    )
 
 
 def plain(value: object) -> str:

@@ -68,6 +68,7 @@ class RunFolder:
         }
         start = tuned(Path(settings.init_from), settings.rollback).lines if settings.init_from else []
         try:
+            (path / "start.jsonl").unlink(missing_ok=True)  # of a run that never got as far as its model
             if start:
                 write_atomically(path / "start.jsonl", "".join(f"{line}\n" for line in lines_of(start)))
             write_atomically(path / "run.toml", tomli_w.dumps(document))

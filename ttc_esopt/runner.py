@@ -116,19 +116,12 @@ def resume(
             f"{folder} belongs to a run of {opened.host['name']}: go on with `ttc-esopt serve --continue --out DIR`, "
             "or for a script with `ttc-esopt exec --continue RESULTS_DIR SCRIPT.py`."
         )
-    if rollback:
-        plan = scaffolds.build(problem_of(opened.settings), opened.settings).plan()
-        opened.lock()
-        try:
-            say(f"going back to the weights of the best batch: {note_rollback(opened, plan).text()}")
-        finally:
-            opened.unlock()
     if limits:
         opened.change_limits(limits)
-    return work(opened, report, say)
+    return work(opened, report, say, rollback)
 
 
-def work(folder: RunFolder, report: bool = True, say: Say = print) -> Result:
+def work(folder: RunFolder, report: bool = True, say: Say = print, rollback: bool = False) -> Result:
     """The run of a folder, from wherever it is to the end of its plan, a limit or an interruption.
 
     Raises
@@ -156,7 +149,11 @@ def work(folder: RunFolder, report: bool = True, say: Say = print) -> Result:
         began = time.monotonic()
         with closing(open_engine(folder)) as engine:
             folder.note_model(engine.describe(), engine.fingerprint())
-            say(f"model ready after {time.monotonic() - began:.0f} s, fingerprint {engine.fingerprint()}")
+            tuned_by = f", tuned by {len(folder.start.read())} steps" if settings.init_from else ""
+            say(f"model ready after {time.monotonic() - began:.0f} s{tuned_by}, fingerprint {engine.fingerprint()}")
+            if rollback:
+                plan = scaffolds.build(problem_of(settings), settings).plan()
+                say(f"going back to the weights of the best batch: {note_rollback(folder, plan).text()}")
             return _search(folder, engine, report, say)
     except KeyboardInterrupt:
         say(f"interrupted; go on with: ttc-esopt resume {folder.path}")

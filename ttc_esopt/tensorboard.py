@@ -16,7 +16,7 @@ from ttc_esopt.report.anytime import spent, trajectory
 from ttc_esopt.report.diagnostics import updates
 from ttc_esopt.report.grid import is_study, read_grid
 from ttc_esopt.report.page import labelled
-from ttc_esopt.report.run_charts import moving_share
+from ttc_esopt.report.run_charts import moving_share, share_window
 from ttc_esopt.rundata import RunData
 
 Scalar = tuple[str, float, int, float]  # tag, value, step, seconds
@@ -84,7 +84,7 @@ def scalars(run: RunData) -> Iterator[Scalar]:
     x, best = trajectory(run, "candidates")
     for place, value in zip(x, best, strict=True):
         yield "objective/best", float(value), int(place), clock[int(place) - 1]
-    window = max(5, len(run.written) // 8)
+    window = share_window(len(run.written))
     share = moving_share([line["objective"] is not None for line in run.written], window)
     places = {line["order"]: place for place, line in enumerate(run.samples)}
     for line, value in zip(run.written, share, strict=True):

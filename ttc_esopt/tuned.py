@@ -12,6 +12,7 @@ the weights before its step. Of many batches of chance the best looks good by ch
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,7 +114,10 @@ def note_rollback(folder: RunFolder, plan: Sequence[Call]) -> BestBatch:
 
 def steps_along(records: Sequence[dict], last: int) -> list[tuple[list[int], tuple[float, ...]]]:
     """(directions, coefficients) of the steps that were taken on the way to the weights after step `last`."""
-    taken = [records[t] for t in path(records, last) if records[t]["taken"]]
+    return _steps([records[t] for t in path(records, last) if records[t]["taken"]])
+
+
+def _steps(taken: Sequence[dict]) -> list[tuple[list[int], tuple[float, ...]]]:
     for record in taken:
         if record["noise_version"] != VERSION:
             raise DataError(
@@ -166,7 +170,7 @@ def tuned(place: Path, rollback: bool = False) -> Tuned:
     try:
         document = json.loads(place.read_text())
         found = Tuned(str(document["model"]), [dict(line) for line in document["steps"]])
-        complete = document["patch"] == PATCH and found.lines and all(line.keys() >= _NEEDED for line in found.lines)
+        complete = document["patch"] == PATCH and found.lines and all(map(_whole, found.lines))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{place} is no patch: {error}.") from None
     if not complete:
@@ -174,7 +178,21 @@ def tuned(place: Path, rollback: bool = False) -> Tuned:
     return found
 
 
-def write_patch(folder: RunFolder, out: Path, rollback: bool = False) -> Tuned:
+def _whole(line: dict[str, Any]) -> bool:
+    """Whether a line of a patch has what a step needs."""
+    if not line.keys() >= _NEEDED:
+        return False
+    seeds, numbers = line["seeds"], [*line["weights"], line["alpha"]]
+    texts = (line[name] for name in ("noise", "scope", "dtype", "began", "fingerprint"))
+    return (
+        all(type(seed) is int and 0 <= seed < 1 << 64 for seed in seeds)
+        and all(isinstance(number, int | float) and math.isfinite(number) for number in numbers)
+        and all(isinstance(text, str) for text in texts)
+        and len(seeds) == len(line["weights"]) > 0
+    )
+
+
+def write_patch(folder: RunFolder, out: Path) -> Tuned:
     """Write the steps that rebuild a run's tuned model from the public one.
 
     Raises
@@ -182,8 +200,8 @@ def write_patch(folder: RunFolder, out: Path, rollback: bool = False) -> Tuned:
     ConfigurationError
         The run moved no weights.
     """
-    found = Tuned(Path(folder.settings.model).name if Path(folder.settings.model).is_absolute() else
-                  folder.settings.model, steps_of(folder, rollback))  # fmt: skip
+    model = folder.settings.model
+    found = Tuned(Path(model).name if Path(model).is_absolute() else model, steps_of(folder, rollback=False))
     document = {"patch": PATCH, "model": found.model, "fingerprint": found.fingerprint, "steps": found.lines}
     write_atomically(out, json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n")
     return found
@@ -192,22 +210,17 @@ def write_patch(folder: RunFolder, out: Path, rollback: bool = False) -> Tuned:
 def settled(given: dict[str, Any]) -> dict[str, Any]:
     """Settings with `init_from` made absolute and the model of that run where none is given.
 
+    Whether a model that is given is the right one, whatever its name, is told by its fingerprint (`begin`).
+
     Raises
     ------
     ConfigurationError
-        There is no tuned model, or its model or dtype is not the one asked for.
+        There is no tuned model, or its dtype is not the one asked for.
     """
     if not given.get("init_from"):
         return given
     place = Path(given["init_from"])
     start = tuned(place, given.get("rollback", False))
-    asked = given.get("model", start.model)
-    if asked != start.model and Path(asked).is_dir():
-        asked = str(Path(asked).resolve())
-    if place.is_dir() and asked != start.model:  # a patch tells by its fingerprint whether a model is the right one
-        raise ConfigurationError(
-            f"{place} was made with model {start.model}, got {given['model']} (--model, --init-from)."
-        )
     dtype = start.lines[0]["dtype"]
     if given.get("dtype", "auto") not in (dtype, "auto"):
         raise ConfigurationError(f"{place} was made with dtype {dtype}, got {given['dtype']} (--dtype, --init-from).")
@@ -233,7 +246,7 @@ def steps_of(folder: RunFolder, rollback: bool) -> list[dict[str, Any]]:
             "chapter": chapter, "noise": records[t]["noise"], "noise_version": records[t]["noise_version"],
             "scope": model["scope"], "dtype": model["dtype"], "began": model["fingerprint"],
             "seeds": records[t]["seeds"], "weights": records[t]["weights"], "alpha": records[t]["alpha"],
-            "fingerprint": records[t]["fingerprint"], "taken": True,
+            "fingerprint": records[t]["fingerprint"],
         }
         for t in path(records, last)
         if records[t]["taken"]
@@ -258,7 +271,7 @@ def begin(engine: Engine, lines: Sequence[dict[str, Any]]) -> None:
                 f"The model has fingerprint {engine.fingerprint()}, the run to start from began with "
                 f"{part[0]['began']} (--model, --init-from)."
             )
-        engine.adopt(NoiseKind.parse(part[0]["noise"]), part[0]["scope"], steps_along(part, len(part) - 1))
+        engine.adopt(NoiseKind.parse(part[0]["noise"]), part[0]["scope"], _steps(part))
         if engine.fingerprint() != part[-1]["fingerprint"]:
             raise DataError(
                 f"The steps to start from lead to fingerprint {engine.fingerprint()}, that run had "

@@ -7,6 +7,7 @@ printed for each run in which something changed.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import time
 import tomllib
@@ -22,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ttc_esopt.errors import ConfigurationError
-from ttc_esopt.rundata import all_numbers, as_number, as_table, show_objective
+from ttc_esopt.rundata import all_numbers, as_number, as_table, show_objective, visible
 
 _BARS = "▁▂▃▄▅▆▇█"
 _RECENT = 40  # replies whose valid share is shown, and values of the small curve
@@ -121,6 +122,8 @@ class Watched:
         limit = as_number(self.settings.get("max_tokens_total")) or 0
         if not 0 < limit <= self.tokens:
             return False
+        if self.best is None:
+            return True  # nothing was valid: no best.json will come
         try:
             best = json.loads((self.folder / "best.json").read_text(encoding="utf-8", errors="replace"))
         except (OSError, ValueError):
@@ -222,11 +225,22 @@ def _follow(folder: Path, console: Console, live: Live | None, every: float, sle
         else:
             for run in changed:
                 _line(console, f"{run.title}: {'  '.join(run.numbers())}  [{run.last or run.word}]")
-        if runs and all(run.ended for run in runs):
+        ended = all(run.ended for run in runs)
+        if runs and (ended or (begun and not changed and _left(folder))):
             if not live:
-                _line(console, f"{folder} has ended")
+                _line(console, f"{folder} has ended" if ended else f"no study is at work in {folder} any more")
             return
         sleep(every)
+
+
+def _left(folder: Path) -> bool:
+    """Whether a study's folder was worked in and no process holds it now: runs have failed, or it was stopped."""
+    try:
+        with open(folder / ".lock", "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:  # no such file, or held
+        return False
+    return True
 
 
 def _runs(folder: Path) -> list[Watched]:
@@ -258,15 +272,15 @@ def _view(folder: Path, runs: Sequence[Watched]) -> Group:
             f"{run.taken}/{run.steps}", f"{run.tokens:,}", speed,
         )  # fmt: skip
         style = {"at work": "", "ended": "green"}.get(run.word, "dim")
-        table.add_row(*(Text(_clean(cell)) for cell in row), style=style)
+        table.add_row(*(Text(visible(cell)) for cell in row), style=style)
     return Group(head, table)
 
 
 def _view_of_run(run: Watched) -> Group:
     settings = [str(run.settings[name]) for name in ("problem", "scaffold", "arm", "model") if name in run.settings]
-    head = Text(_clean(f"{run.title}: {' '.join(settings)}"), style="bold")
+    head = Text(visible(f"{run.title}: {' '.join(settings)}"), style="bold")
     head.append(f"  {run.word}", style="not bold cyan")
-    rows = [head, Text(_clean("  ".join(run.numbers())))]
+    rows = [head, Text(visible("  ".join(run.numbers())))]
     if len(run.course) > 1:
         ends = f"{show_objective(run.course[0])} → {show_objective(run.best)}"
         rows.append(Text(f"best so far  {bars(run.course)}  {ends}"))
@@ -274,12 +288,12 @@ def _view_of_run(run: Watched) -> Group:
         mean = sum(run.rewards) / len(run.rewards)
         ends = f"from {min(run.rewards):.3g} to {max(run.rewards):.3g}, mean {mean:.3g}"
         text = f"last rewards  {bars(sorted(run.rewards))}  {ends}"
-        rows.append(Text(_clean(text + (f"; step not taken: {run.skipped}" if run.skipped else ""))))
+        rows.append(Text(visible(text + (f"; step not taken: {run.skipped}" if run.skipped else ""))))
     if run.failures:
         kinds = ", ".join(f"{kind} {count}" for kind, count in run.failures.most_common(6))
-        rows.append(Text(_clean(f"failures  {kinds}")))
+        rows.append(Text(visible(f"failures  {kinds}")))
     if run.last:
-        rows.append(Text(_clean(f"last candidate: {run.last}"), style="dim"))
+        rows.append(Text(visible(f"last candidate: {run.last}"), style="dim"))
     return Group(*rows)
 
 
@@ -292,9 +306,5 @@ def bars(values: Sequence[float], width: int = _RECENT) -> str:
 
 
 def _line(console: Console, text: str) -> None:
-    console.file.write(_clean(text) + "\n")  # not through rich, which would wrap it at 80 columns
+    console.file.write(visible(text) + "\n")  # not through rich, which would wrap it at 80 columns
     console.file.flush()
-
-
-def _clean(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ttc_esopt.errors import DataError
 from ttc_esopt.es.noise import VERSION
 from ttc_esopt.es.optimizer import Step
 from ttc_esopt.jsonlines import JsonLines
@@ -44,9 +45,15 @@ def record_of(step: Step, *, generation: int, operator: str, orders: tuple[int, 
 
 
 def path(records: Sequence[dict], last: int) -> list[int]:
-    """Numbers of the steps that lead to the weights after step `last` (-1: none), in order; rollbacks are cut out."""
+    """Numbers of the steps that lead to the weights after step `last` (-1: none), in order; rollbacks are cut out.
+
+    Raises DataError where a `from` does not lead back.
+    """
     steps = []
     while last >= 0:
         steps.append(last)
-        last = records[last].get("from", last - 1)
+        before = records[last].get("from", last - 1)
+        if not isinstance(before, int) or not -1 <= before < last:
+            raise DataError(f"Step {last} of the history: expected `from` in -1 .. {last - 1}, got {before!r}.")
+        last = before
     return steps[::-1]

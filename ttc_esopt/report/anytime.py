@@ -1,7 +1,7 @@
 """Anytime curves: the best objective so far against candidates, tokens or seconds, of one run or as a band over runs.
 
 A curve is a step function: a value holds until the next x. It begins with the first valid candidate and ends with the
-last candidate, found or not. Needs numpy alone.
+last candidate, found or not. Candidates of one call (an operator in a generation) are all there at its end.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import t
 
 from ttc_esopt.rundata import RunData, as_number
 
 AXES = ("candidates", "tokens", "seconds")
-INTERVAL_FROM = 5  # runs from which a bootstrap interval says more than the range
-_RESAMPLES = 2000
-_SEED = 20_260_817  # of the bootstrap, so that the same runs give the same band
+INTERVAL_FROM = 5  # runs from which an interval of the mean says more than the range
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,8 @@ class Anytime:
     n : int
         Runs.
     kind : str
-        `range` (lowest to highest) below five runs, else `95 %`: a bootstrap interval of the mean.
+        `range` (lowest to highest) below five runs, else `95 %`: Student's interval of the mean. (A bootstrap of so
+        few runs covers less than it says: 84 % with five, 89 % with ten, of normal values.)
     """
 
     x: NDArray[np.float64]
@@ -72,6 +72,10 @@ def spent(run: RunData, axis: str) -> NDArray[np.float64] | None:
     before = 0.0
     for place, line in enumerate(run.samples):  # a candidate without a reading was there with the one before it
         before = found[place] = max(before, at.get(line["order"], before))
+    calls = [(line.get("generation"), line.get("operator")) for line in run.samples]
+    for place in range(len(calls) - 2, -1, -1):
+        if calls[place] == calls[place + 1]:
+            found[place] = found[place + 1]
     return found
 
 
@@ -140,8 +144,8 @@ def band(runs: Sequence[RunData], axis: str, points: int = 200) -> Anytime:
     if kind == "range":
         low, high = values.min(axis=0), values.max(axis=0)
     else:
-        draws = np.random.default_rng(_SEED).multinomial(len(runs), [1 / len(runs)] * len(runs), _RESAMPLES)
-        low, high = np.quantile(draws @ values / len(runs), (0.025, 0.975), axis=0)
+        half = t.ppf(0.975, len(runs) - 1) * values.std(axis=0, ddof=1) / np.sqrt(len(runs))
+        low, high = values.mean(axis=0) - half, values.mean(axis=0) + half
     return Anytime(x, values.mean(axis=0), low, high, len(runs), kind)
 
 

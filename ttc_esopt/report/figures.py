@@ -56,7 +56,7 @@ def anytime_drawing(grid: Grid, problem: str, axis: str) -> Drawing:
     ]  # fmt: skip
     ends = [f"{one.arm} {show_objective(float(one.curve.mean[-1]))} (n = {one.curve.n})" for one in found]
     kinds = sorted({one.curve.kind for one in found})
-    words = {"range": "from the lowest to the highest run", "95 %": "a 95 % bootstrap interval of the mean"}
+    words = {"range": "from the lowest to the highest run", "95 %": "Student's 95 % interval of the mean"}
     caption = f"Mean of the best objective so far, lower is better; at the end of each curve: {', '.join(ends)}. "
     caption += f"Band: {' or '.join(words[kind] for kind in kinds)}. A curve ends where its shortest run does."
     left_out = [f"{one.left_out} of {one.arm}" for one in found if one.left_out]

@@ -27,12 +27,15 @@ class Grid:
         All runs that there should be.
     runs : list of RunData or None
         In the order of `cells`; None where nothing has begun.
+    states : list of ttc_esopt.study.plan.State
+        How far each run is.
     """
 
     folder: Path
     recipe: Any
     cells: list[Any]
     runs: list[RunData | None]
+    states: list[Any]
 
     def of(self, problem: str, arm: str) -> list[RunData]:
         """Runs of an arm on a problem that have begun."""
@@ -63,6 +66,7 @@ def read_grid(folder: Path) -> Grid:
         There is no recipe in it, or a broken one.
     """
     from ttc_esopt.study import read_recipe
+    from ttc_esopt.study.plan import state_of
 
     folder = Path(folder)
     if not is_study(folder):
@@ -78,4 +82,4 @@ def read_grid(folder: Path) -> Grid:
         else:
             run.label = f"{cell.problem} {cell.arm} seed {cell.seed}"
         runs.append(run)
-    return Grid(folder, recipe, cells, runs)
+    return Grid(folder, recipe, cells, runs, [state_of(cell.folder) for cell in cells])

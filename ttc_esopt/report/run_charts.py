@@ -96,7 +96,7 @@ def best_chart(runs: Sequence[RunData], axis: str, single: bool) -> Drawing:
 
 def valid_chart(runs: Sequence[RunData], single: bool) -> Drawing:
     """Moving share of valid replies."""
-    window = max(5, max((len(run.written) for run in runs), default=0) // 8)
+    window = share_window(max((len(run.written) for run in runs), default=0))
     curves, words = [], []
     for run in runs:
         flags = [line["objective"] is not None for line in run.written]
@@ -111,6 +111,11 @@ def valid_chart(runs: Sequence[RunData], single: bool) -> Drawing:
     )
     chart = Chart("valid", "candidates", "valid share", curves, y_limits=(-0.03, 1.03), percent=True)
     return Drawing("Valid share", chart, caption)
+
+
+def share_window(replies: int) -> int:
+    """Replies over which a moving share is taken, for a run of so many."""
+    return max(5, replies // 8)
 
 
 def moving_share(flags: Sequence[bool], window: int) -> list[float]:

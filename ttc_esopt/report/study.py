@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import shlex
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,14 +11,13 @@ from typing import Any
 import numpy as np
 
 from ttc_esopt.charts import Chart, Curve, require_matplotlib
-from ttc_esopt.errors import TtcEsoptError
 from ttc_esopt.report import tables
 from ttc_esopt.report.anytime import AXES
 from ttc_esopt.report.costs import ledger
 from ttc_esopt.report.figures import anytime_drawing, area_rows
 from ttc_esopt.report.grid import Grid, read_grid
 from ttc_esopt.report.page import code_style, highlighted, template, write_page
-from ttc_esopt.report.run_charts import Drawing, legend, moving_share, small
+from ttc_esopt.report.run_charts import Drawing, legend, moving_share, share_window, small
 from ttc_esopt.rundata import (
     RunData,
     as_number,
@@ -81,6 +77,7 @@ def write_study_report(study_dir: Path | str, out: Path | str, comparisons: Sequ
         recipe_text=recipe.text,
         versions=_versions(grid),
         repeat=f"ttc-esopt study {shlex.quote(str(grid.folder / 'study.toml'))} --out NEW",
+        placed=recipe.has_paths,
         path=str(grid.folder),
         code_style=code_style(),
     )
@@ -91,7 +88,7 @@ def _headline(grid: Grid) -> list[tuple[str, str]]:
     recipe, runs = grid.recipe, [run for run in grid.runs if run is not None]
     totals = [ledger(run).total for run in runs]
     seconds = sum(total.elapsed for total in totals)
-    words = Counter(_state(grid, i)[0] for i in range(len(grid.cells)))
+    words = Counter(state.word for state in grid.states)
     return [
         ("Runs finished", f"{words['finished']} of {len(grid.cells)}"),
         ("Problems", ", ".join(recipe.problems)),
@@ -102,13 +99,6 @@ def _headline(grid: Grid) -> list[tuple[str, str]]:
         ("Tokens written", f"{sum(total.written for total in totals):,}"),
         ("Time of all runs together", duration(seconds) if seconds else "–"),
     ]
-
-
-def _state(grid: Grid, index: int) -> tuple[str, str | None]:
-    from ttc_esopt.study.plan import state_of
-
-    state = state_of(grid.cells[index].folder)
-    return state.word, state.trouble
 
 
 # what can be claimed
@@ -161,25 +151,14 @@ def _p(value: float) -> str:
     return f"{value:.4f}" if value >= 1e-4 else f"{value:.1e}"
 
 
-def _published(grid: Grid, comparisons: Sequence[Any]) -> tuple[list[list[str]], list[str]]:
+def _published(grid: Grid, comparisons: Sequence[Any]) -> tuple[Sequence[Sequence[str]], list[str]]:
     """The table of published figures beside ours: rows with a heading, and what stands under it."""
     if not grid.recipe.published:
         return [], []
-    from ttc_esopt.study import published_table
     from ttc_esopt.study.comparing import as_document
+    from ttc_esopt.study.published import published_rows
 
-    results = None
-    with tempfile.TemporaryDirectory() as scratch:
-        with contextlib.suppress(TtcEsoptError):  # the folder of a problem may have moved
-            document = as_document(grid.recipe, grid.folder, comparisons)
-            results = Path(scratch) / "comparison.json"
-            results.write_text(json.dumps(document))
-        text = published_table(grid.recipe, results or grid.folder)
-    lines = [line.strip() for line in text.splitlines()]
-    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("|")]
-    return [row for row in rows if not set("".join(row)) <= set("-|:")], [
-        line for line in lines if line and not line.startswith("|")
-    ]
+    return published_rows(grid.recipe, as_document(grid.recipe, grid.folder, comparisons))
 
 
 # arms
@@ -195,7 +174,7 @@ def _valid_drawing(grid: Grid, problem: str) -> Drawing:
     """Share of valid replies, averaged over the runs of each arm as far as all of them have come."""
     keys = grid.keys
     replies = [len(run.written) for arm in keys for run in grid.of(problem, arm) if run.written]
-    window = max(5, max(replies, default=0) // 8)
+    window = share_window(max(replies, default=0))
     curves, used = [], []
     for arm, key in keys.items():
         runs = [run for run in grid.of(problem, arm) if len(run.written) >= window]
@@ -262,7 +241,7 @@ def _failures(grid: Grid) -> dict[str, Any]:
 
 def _row(grid: Grid, index: int) -> list[str]:
     cell, run = grid.cells[index], grid.runs[index]
-    word, trouble = _state(grid, index)
+    word, trouble = grid.states[index].word, grid.states[index].trouble
     where = str(cell.folder.relative_to(grid.folder))
     state = f"{word}: {trouble}" if trouble else word
     if run is None:
@@ -288,14 +267,14 @@ def _detail(grid: Grid, index: int) -> dict[str, Any]:
         "charts": [one.for_page(f"c{index}-") for one in small(run)] if shown else [],
         "facts": _facts(run),
         "description": str(line.get("description") or ""),
-        "code": highlighted((run.best_code or str(line.get("code") or ""))[:4000]) if shown else "",
+        "code": highlighted(run.best_code or str(line.get("code") or "")) if shown else "",
         "repeat": tables.repeating_command(run),
     }
 
 
 def _facts(run: RunData) -> list[tuple[str, str]]:
     rows = dict(tables.headline(run))
-    names = ("Best objective found", "Best objective, val", "Best objective, test", "Best seed heuristic")
+    names = ("Chosen heuristic, train", "Chosen heuristic, val", "Chosen heuristic, test", "Best seed heuristic")
     names += ("Valid share, first third → last third", "New valid candidates of the model", "ES steps taken")
     return [(name, rows[name]) for name in names if name in rows]
 

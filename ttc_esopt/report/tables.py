@@ -42,9 +42,9 @@ def headline(run: RunData) -> list[tuple[str, str]]:
         if key in settings
     ]
     rows.append(("Budget (candidates)", f"{len(run.samples)} of {plain(settings.get('budget'))}"))
-    rows.append(("Best objective found", show_objective(found)))
+    rows.append(("Chosen heuristic, train", show_objective(found)))
     rows += [
-        (f"Best objective, {split}", show_objective(as_number(run.best[split])))
+        (f"Chosen heuristic, {split}", show_objective(as_number(run.best[split])))
         for split in ("val", "test")
         if as_number(run.best.get(split)) is not None
     ]
@@ -52,7 +52,7 @@ def headline(run: RunData) -> list[tuple[str, str]]:
     for name, value in references(run).items():
         rows.append((f"Baseline: {name}", show_objective(value)))
         if found is not None and value:
-            rows.append((f"Best found against {name}", f"{100 * (found - value) / abs(value):+.2f} %"))
+            rows.append((f"Chosen against {name}", f"{100 * (found - value) / abs(value):+.2f} %"))
     first, last = thirds(written)
     rows.append(("Valid share, first third → last third", f"{show_share(first)} → {show_share(last)}"))
     rows.append(("New valid candidates of the model", str(sum(is_new(line) for line in written))))
@@ -211,11 +211,9 @@ def _flatten(value: dict, table: str = "") -> Iterable[tuple[tuple[str, str], ob
 
 
 def recorded_command(run: RunData) -> str | None:
-    """The command as it was given, from whichever table of run.toml holds it."""
-    for name in ("run", "settings"):
-        if command := as_table(run.document.get(name)).get("command"):
-            return plain(command)
-    return None
+    """The command as it was given."""
+    command = as_table(run.document.get("run")).get("command")
+    return plain(command) if command else None
 
 
 def repeating_command(run: RunData) -> str | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -161,13 +163,14 @@ def _run(cell: Cell) -> dict[str, Any]:
     if state.run is None:
         return row
     run, data = state.run, read_run(cell.folder)
-    settings = RunFolder.open(cell.folder).settings
-    problem = problem_of(settings)
+    sizes: dict[str, int | None] = {}
+    with contextlib.suppress(TtcEsoptError):  # the file of a problem of the user's may have moved
+        settings = RunFolder.open(cell.folder).settings
+        problem = problem_of(settings)
+        sizes = {split: reported_size(problem, settings, split) for split in ("train", "val", "test")}
     lowest = min((line["objective"] for line in data.samples if line["objective"] is not None), default=None)
     by_set = {"train": lowest, "val": data.best.get("val"), "test": data.best.get("test")}
-    values = {
-        split: {"size": reported_size(problem, settings, split), "objective": value} for split, value in by_set.items()
-    }
+    values = {split: {"size": sizes.get(split), "objective": value} for split, value in by_set.items()}
     return row | {
         "trouble": state.trouble or run.trouble, "value": run.value, "value_of": run.key.split, "values": values,
         "candidates": run.candidates, "tokens": run.tokens, "replies": run.replies, "valid": run.valid,
@@ -179,7 +182,7 @@ def _run(cell: Cell) -> dict[str, Any]:
 def _relative(value: Any, folder: str) -> Any:
     """Texts without the folder that the study happens to lie in."""
     if isinstance(value, str):
-        return value.replace(folder, "")
+        return re.sub(rf"(?<![\w./-]){re.escape(folder)}", "", value)
     if isinstance(value, dict):
         return {name: _relative(one, folder) for name, one in value.items()}
     return [_relative(one, folder) for one in value] if isinstance(value, list | tuple) else value

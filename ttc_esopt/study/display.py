@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ttc_esopt.rundata import as_number, duration, show_objective, visible
+from ttc_esopt.watch import Tail
 
 Say = Callable[[str], None]
 _EVERY = 1.0  # seconds between two looks at the runs' files
@@ -24,37 +24,26 @@ class Follower:
     """How far a run is, read from what it appends to samples.jsonl; each call reads only what is new."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / "samples.jsonl"
-        self.done = self.valid = 0
+        self._tail = Tail(folder / "samples.jsonl")
+        self.done = self.replies = self.valid = 0
         self.best: float | None = None
-        self._offset = 0
         self.look()
         self.before = self.done  # by an earlier process
 
     def look(self) -> None:
         """Read on."""
-        try:
-            with open(self.path, "rb") as file:
-                file.seek(self._offset)
-                data = file.read()
-        except OSError:
-            return
-        whole = data.rfind(b"\n") + 1
-        self._offset += whole
-        for line in data[:whole].splitlines():
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue
-            objective = as_number(record.get("objective")) if isinstance(record, dict) else None
+        for line in self._tail.new():
+            objective = as_number(line.get("objective"))
+            written = line.get("reply") is not None
             self.done += 1
+            self.replies += written
+            self.valid += written and objective is not None
             if objective is not None:
-                self.valid += 1
                 self.best = objective if self.best is None else min(self.best, objective)
 
     def row(self, title: str, total: int, began: float) -> tuple[str, ...]:
         """For the live table."""
-        share = f"{100 * self.valid / self.done:.0f} %" if self.done else "–"
+        share = f"{100 * self.valid / self.replies:.0f} %" if self.replies else "–"
         return (title, f"{self.done}/{total}", share, show_objective(self.best), duration(time.monotonic() - began))
 
 

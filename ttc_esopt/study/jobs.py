@@ -56,8 +56,6 @@ class Jobs:
     ----------
     failures : dict
         Name of a cell -> why its run failed.
-    paused : list of Planned
-        Runs that stopped at a limit of their own.
     interrupted : bool
         The user stopped the study.
     """
@@ -72,7 +70,6 @@ class Jobs:
         self.waiting = [one for one in plans if one.cell.name not in self.ended]
         self.running: list[_Job] = []
         self.failures: dict[str, str] = {}
-        self.paused: list[Planned] = []
         self._expected = {one.cell.name: one.candidates for one in plans}
         for one in plans:  # a run of equal tokens takes about as long as the run that it equals
             if one.tokens_of:
@@ -187,7 +184,6 @@ class Jobs:
         elif self._asked:
             self.display.line(f"stopped {cell.title} at {job.follower.done} candidates")
         elif code == 0:
-            self.paused.append(one)
             self.display.line(f"paused {cell.title} at {job.follower.done} candidates: a limit of its own was reached")
         else:
             if state.word == FINISHED:
@@ -280,7 +276,7 @@ def last_line(path: Path) -> str:
 
 def _program() -> tuple[str, ...]:
     """The command of a run; modules that lie in the current folder by chance are none of ours."""
-    if os.getcwd() in [os.path.abspath(place) for place in sys.path] or len(PROGRAM) < 3 or PROGRAM[1] != "-m":
+    if os.getcwd() in [os.path.abspath(place) for place in sys.path]:
         return PROGRAM
     return (PROGRAM[0], "-P", *PROGRAM[1:])
 

@@ -22,8 +22,9 @@ from ttc_esopt.study.recipe import COPY, Cell, Recipe
 
 MISSING, BEGUN, STARTED, FINISHED = "not started", "begun", "to go on with", "finished"
 # may be other values when a study goes on: they change no result, or the study sets them itself
-_FREE = ("workers", "max_minutes", "data")
-_PATHS = ("problem", "model", "instances", "init_from")  # told apart by their last part: a study may have moved
+_FREE = ("workers", "max_minutes")
+# where absolute, told apart by their last part: a study may have moved
+_PATHS = ("problem", "model", "instances", "data")
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ def _same_study(out: Path, recipe: Recipe) -> None:
 
 
 def _last(text: str) -> list[str]:
-    return [Path(part).name for part in text.split(":")]
+    return [Path(part).name if Path(part).is_absolute() else part for part in text.split(":")]
 
 
 def announcement(

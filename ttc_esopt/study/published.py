@@ -30,20 +30,26 @@ def published_table(recipe: Recipe, results: Path | None = None) -> str:
     DataError
         comparison.json is damaged.
     """
-    document = _results(results)
-    rows = ["| problem | set | size | arm | published | ours |", "|---|---|---|---|---|---|"]
+    rows, lines = published_rows(recipe, _results(results))
+    table = [f"| {' | '.join(cells)} |" for cells in rows]
+    table.insert(1, f"|{'---|' * len(rows[0])}")
+    return "\n".join([*table, "", *(f"{line}  " for line in lines)]).rstrip() + "\n"
+
+
+def published_rows(recipe: Recipe, document: dict[str, Any]) -> tuple[list[tuple[str, ...]], list[str]]:
+    """Rows of the table, with a heading, and what stands under it; `document` is a comparison.json, or empty."""
+    rows = [("problem", "set", "size", "arm", "published", "ours")]
     sources = list(dict.fromkeys(one.source for one in recipe.published if one.source))
     for one in recipe.published:
         number = f" [{sources.index(one.source) + 1}]" if one.source else ""
         size = "" if one.size is None else str(one.size)
-        cells = (one.problem, one.split, size, one.arm, _theirs(one) + number, _ours(one, document))
-        rows.append(f"| {' | '.join(cells)} |")
-    lines = [*rows, "", *(f"[{i}] {' '.join(source.split())}  " for i, source in enumerate(sources, 1))]
+        rows.append((one.problem, one.split, size, one.arm, _theirs(one) + number, _ours(one, document)))
+    lines = [f"[{i}] {' '.join(source.split())}" for i, source in enumerate(sources, 1)]
     if any(one.maximised for one in recipe.published):
-        lines.append("Where larger values are better, both columns show scores.  ")
-    if document and any(document.get(name) != now for name, now in _made_with(recipe).items()):
-        lines.append("Ours were made with other settings than this recipe has.  ")
-    return "\n".join(lines).rstrip() + "\n"
+        lines.append("Where larger values are better, both columns show scores.")
+    if document and _stored(document) != _made_with(recipe):
+        lines.append("Ours were made with other settings than this recipe has.")
+    return rows, lines
 
 
 def _theirs(one: Published) -> str:
@@ -65,7 +71,15 @@ def _ours(one: Published, document: dict[str, Any]) -> str:
 
 
 def _made_with(recipe: Recipe) -> dict[str, Any]:
-    return {"settings": recipe.settings, "problem_settings": recipe.problem_settings}
+    return {
+        "settings": recipe.settings, "problem_settings": recipe.problem_settings,
+        "arms": {name: arm.settings for name, arm in recipe.arms.items()},
+    }  # fmt: skip
+
+
+def _stored(document: dict[str, Any]) -> dict[str, Any]:
+    arms = {name: as_table(arm).get("settings") for name, arm in as_table(document.get("arms")).items()}
+    return {"settings": document.get("settings"), "problem_settings": document.get("problem_settings"), "arms": arms}
 
 
 def _results(results: Path | None) -> dict[str, Any]:

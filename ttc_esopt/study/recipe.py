@@ -123,6 +123,14 @@ class Recipe:
         return [(arm, self.arms[other]) for arm in self.arms.values() for other in arm.against]
 
     @property
+    def has_paths(self) -> bool:
+        """Whether it names files or folders relative to itself, so that a copy elsewhere does not find them."""
+        tables = [self.settings, *self.problem_settings.values(), *(arm.settings for arm in self.arms.values())]
+        return any(self._placed(dict(table)) != table for table in tables) or any(
+            self._place_of_problem(name) != name for name in self.problems.values()
+        )
+
+    @property
     def folder(self) -> Path:
         """Where its results go, if nobody says otherwise."""
         return Path("runs") / self.name
@@ -273,7 +281,7 @@ def _arms(tables: dict[str, Any], baseline: str | None) -> tuple[dict[str, Arm],
     for name, table in tables.items():
         against = explicit.get(name)
         if against is None:
-            usual = equal.get(name) or (baseline if baseline != name else None)
+            usual = None if name == baseline else equal.get(name) or baseline
             if usual is None and baseline is None and len(tables) > 1:
                 raise ConfigurationError("Expected baseline, the arm that the others are compared with.")
             against = [usual] if usual is not None and name not in explicit.get(usual, []) else []

@@ -96,6 +96,9 @@ def run_study(
     """
     place = Path(out) if out is not None else recipe.folder
     plans, states, shared = prepared(recipe, place, jobs)
+    words = ["ttc-esopt", "study", str(recipe.path), *(["--out", str(out)] if out is not None else [])]
+    words += ["--jobs", str(jobs)] if jobs is not None else []
+    go_on = shlex.join(words + ([] if report else ["--no-report"]))
     with StudyDisplay(say) as display, _locked(place):
         for line in announcement(recipe, plans, states, shared, place):
             display.line(line)
@@ -108,8 +111,6 @@ def run_study(
         work.work()
         states = [state_of(one.cell.folder) for one in plans]
         failures, unfinished = _troubles(recipe, plans, states, work, place)
-        words = ["ttc-esopt", "study", str(recipe.path), *(["--out", str(out)] if out is not None else [])]
-        go_on = shlex.join(words + (["--jobs", str(jobs)] if jobs is not None else []))
         if work.interrupted and unfinished:
             return StudyResult(place, [], failures, unfinished, True, go_on, None)
         comparisons = compared(recipe, place)
@@ -138,10 +139,10 @@ def _troubles(
     for one, state in zip(plans, states, strict=True):
         log = log_of(out, one.cell.name)
         why = work.failures.get(one.cell.name)
-        if state.word == FINISHED and state.run is not None:
+        if why is None and state.word == FINISHED and state.run is not None:
             if state.run.trouble is None or "failed" in recipe.ignore:
                 continue
-            why = why or f"last line: {last_line(log) or state.run.trouble}"
+            why = f"last line: {last_line(log) or state.run.trouble}"
         if why is not None:
             failures.append(f"{one.cell.title} failed: {why}" + (f" ({log})" if log.exists() else ""))
         elif state.word != FINISHED:
