@@ -268,3 +268,10 @@ def test_a_fault_of_a_users_class_is_one_line_that_names_it(tmp_path, line, mess
     with pytest.raises(ConfigurationError, match=message) as raised:
         Evaluator(load(f"{tmp_path}/toy.py:Toy"))
     assert "\n" not in str(raised.value)
+
+
+def test_a_message_does_not_say_where_packages_lie():
+    code = "def select_next_node(a, b, c, d):\n    from numpy.linalg import nosuch\n"
+    with Evaluator(PROBLEM, workers=1) as evaluator:
+        detail = evaluator.evaluate([code])[0].detail
+    assert "nosuch" in detail and "(site-packages/numpy/linalg/__init__.py)" in detail and sys.prefix not in detail

@@ -254,3 +254,27 @@ def test_a_cloud_of_dots_is_thinned_but_keeps_its_ends():
     dots = [(i, (i * 7919) % 10_007) for i in range(10_000)]
     kept = _thinned(dots)
     assert len(kept) <= 3002 and {min(y for _, y in dots), max(y for _, y in dots)} <= {y for _, y in kept}
+
+
+def test_a_device_is_not_replaced(tmp_path):
+    with pytest.raises(ConfigurationError, match="something else"):
+        write_report([make_run(tmp_path / "demo", candidates=5)], Path("/dev/null"))
+    assert Path("/dev/null").is_char_device()
+
+
+@pytest.mark.parametrize("size", [1.7e308, 1e200, 1e151, -1.7e308])
+def test_numbers_whose_squares_are_none_count_as_absent(tmp_path, size):
+    run = make_run(tmp_path / "demo", candidates=20)
+    lines = [json.loads(row) for row in (run / "samples.jsonl").read_text().splitlines()]
+    lines[3]["objective"] = size
+    (run / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (run / "history.jsonl").write_text(
+        json.dumps({"t": 0, "rewards": [[size, size]], "weights": [size], "alpha": 1.0, "taken": True, "from": 10**400})
+    )
+    assert write_report([run], tmp_path / "page.html").is_file()
+
+
+def test_files_of_endless_brackets_are_damaged_files(tmp_path):
+    run = make_run(tmp_path / "demo", candidates=20)
+    (run / "best.json").write_text("[" * 100_000)
+    assert "best.json is damaged" in write_report([run], tmp_path / "page.html").read_text()

@@ -14,7 +14,7 @@ from tiny_model import make_tiny_model
 from ttc_esopt.cli.main import main
 from ttc_esopt.errors import ConfigurationError, DataError
 from ttc_esopt.study import compared, jobs, read_recipe, run_study
-from ttc_esopt.study.comparing import as_document, closing_lines, closing_rows
+from ttc_esopt.study.comparing import as_document, closing_lines, closing_rows, left_out
 
 STAND_IN = (sys.executable, str(Path(__file__).with_name("study_run.py")))
 RECIPE = """
@@ -58,9 +58,8 @@ def started(lines):
 
 def test_every_cell_is_run_and_compared_and_the_same_call_finds_nothing_to_do(study):
     result, lines = study()
-    assert (
-        result.ok and result.path == Path("runs/grid/comparison.json") and result.go_on == "ttc-esopt study grid.toml"
-    )
+    assert result.ok and result.path == Path("runs/grid/comparison.json")
+    assert result.go_on == "ttc-esopt study grid.toml --no-report"
     assert sorted(started(lines)) == ["esopt seed 1", "esopt seed 2", "frozen seed 1", "frozen seed 2"]
     assert lines[0] == "study grid: 1 problem, 2 arms, 2 seeds: 4 runs"
     assert "candidates: 240 in all; at most 3,584 tokens" in lines[1]
@@ -167,7 +166,7 @@ def test_what_waits_for_a_run_that_failed_is_not_started(study):
 
 def test_holm_is_over_all_settings_of_all_comparisons(study):
     text = RECIPE.replace("[1, 2]", "[1, 2, 3, 4, 5, 6]")
-    result, _ = study(text + BEST + 'against = ["esopt", "frozen"]\n')
+    result, _ = study(text + BEST + 'against = ["esopt", "frozen"]\nignore = ["method", "budget"]\n')
     assert [one.trouble for one in result.comparisons] == [None] * 3
     settings = [one for each in result.comparisons for one in each.comparison.settings]
     assert len(settings) == 3 and {one.p_holm for one in settings} == {3 * 2 / 2**6}
@@ -176,6 +175,37 @@ def test_holm_is_over_all_settings_of_all_comparisons(study):
     assert "Holm's correction over 3 settings" in found["notes"][0]
     said = closing_lines(result.comparisons)
     assert sum("Holm's correction over" in line for line in said) == 1 and "the 3 rows of the study" in said[0]
+
+
+def test_equal_tokens_are_between_arms_that_are_linked_and_no_others(study):
+    text = RECIPE.replace("[1, 2]", "[1, 2, 3, 4, 5, 6]").replace("[arms.frozen]", "[arms.frozen]\nbudget = 30")
+    result, _ = study(text.replace('arm = "esopt"', 'arm = "esopt"\nagainst = []') + BEST + 'against = ["frozen"]\n')
+    assert [one.comparison for one in result.comparisons] == [None]
+    assert "--ignore" in result.comparisons[0].trouble
+
+
+def test_runs_that_a_recipe_no_longer_names_are_told(study):
+    study()
+    result, _ = study(RECIPE.replace("[1, 2]", "[1, 3]"))
+    said = closing_lines(result.comparisons, left_out(read_recipe("grid.toml"), result.out))
+    assert any("2 runs in this folder are not in the recipe" in line for line in said)
+    notes = json.loads(result.path.read_text())["notes"]
+    assert any("tsp_construct/esopt/seed-2, tsp_construct/frozen/seed-2" in note for note in notes)
+
+
+def test_another_recipe_without_a_name_does_not_take_the_folder(study):
+    study(out="there")
+    Path("other.toml").write_text(RECIPE)
+    with pytest.raises(ConfigurationError, match="holds the study grid, the recipe is other"):
+        run_study(read_recipe("other.toml"), "there", say=print)
+
+
+def test_values_that_are_no_numbers_do_not_end_the_study(study):
+    study()
+    file = Path("runs/grid/tsp_construct/esopt/seed-1/best.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"val": float("nan"), "own_sets": [float("inf")]}))
+    result, _ = study()
+    assert "NaN" not in result.path.read_text()
 
 
 def test_two_seeds_claim_nothing_and_it_says_so(study):
@@ -206,7 +236,7 @@ def test_an_interrupted_study_lets_runs_finish_their_batch_and_says_how_to_go_on
 
     result, _ = study(runs={"frozen-1": "slow"}, jobs=1, say=say)
     assert result.interrupted and not result.ok and result.path is None and result.comparisons == []
-    assert result.go_on == "ttc-esopt study grid.toml --jobs 1" and len(result.unfinished) == 4
+    assert result.go_on == "ttc-esopt study grid.toml --jobs 1 --no-report" and len(result.unfinished) == 4
     assert len(started(lines)) == 1 and lines[-1].startswith("stopped tsp_construct frozen seed 1 at 2 candidates")
     result, lines = study()
     assert result.ok and "1 to go on with, 3 to start" in lines

@@ -19,7 +19,7 @@ from ttc_esopt.evaluation import Evaluator
 from ttc_esopt.runfolder import RunFolder
 from ttc_esopt.search import Search, replay
 from ttc_esopt.settings import resolve
-from ttc_esopt.tuned import begin, best_batch, note_rollback, settled, tuned, write_patch
+from ttc_esopt.tuned import begin, best_batch, rollback_of, settled, tuned, write_patch
 
 PROBLEM = problems.load("tsp_construct")
 SMALL = {
@@ -64,6 +64,12 @@ def unlimited(place):
 
 def plan(folder):
     return scaffolds.build(PROBLEM, folder.settings).plan()
+
+
+def note_rollback(folder, plan):
+    best, order = rollback_of(folder, plan)
+    folder.note_rollback({"order": order, "after": best.after})
+    return best
 
 
 def spoil(folder, batches):

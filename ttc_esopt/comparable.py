@@ -135,6 +135,8 @@ def open_run(path: Path, budget_in: str = "candidates") -> Run:
     if not path.is_dir():
         what = "a file" if path.is_file() else "nothing of that name"
         raise ConfigurationError(f"Expected folders of runs, {path} is {what} (--baseline, --candidate).")
+    if (path / "study.toml").is_file():
+        raise ConfigurationError(f"{path} is a study, expected runs: {path}/<problem>/<arm>/seed-*.")
     data = read_run(path)
     damage = [note for note in data.notes if not note.endswith("is missing.")]
     if damage or not data.settings:

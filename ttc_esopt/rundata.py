@@ -7,7 +7,6 @@ missing files are noted, and values of an unexpected kind count as absent.
 from __future__ import annotations
 
 import json
-import math
 import tomllib
 import unicodedata
 from collections.abc import Sequence
@@ -17,10 +16,12 @@ from typing import Any
 
 from ttc_esopt.errors import ConfigurationError
 
+LARGEST = 1e150  # of numbers that count: squares and sums of larger ones are no floats
+
 
 @dataclass
 class RunData:
-    """What could be read of one run folder; objectives that are no finite numbers count as absent."""
+    """What could be read of one run folder; objectives that are no numbers of reasonable size count as absent."""
 
     path: Path
     label: str = ""
@@ -50,7 +51,7 @@ def read_run(path: Path) -> RunData:
     for name, into, parse in (("run.toml", "document", tomllib.loads), ("best.json", "best", json.loads)):
         try:
             setattr(run, into, as_table(parse(_text(path / name))))
-        except ValueError:
+        except (ValueError, RecursionError):
             run.notes.append(f"{name} is damaged and was left out.")
         except OSError:
             run.notes.append(f"{name} is missing.")
@@ -94,7 +95,7 @@ def as_table(value: object) -> dict[str, Any]:
 
 def as_number(value: object) -> float | None:
     try:
-        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+        return float(value) if isinstance(value, int | float) and abs(value) <= LARGEST else None
     except OverflowError:  # an integer beyond the floats
         return None
 
@@ -143,9 +144,10 @@ def references(run: RunData) -> dict[str, float]:
 
 
 def visible(text: str) -> str:
-    """Control characters, those of terminals included, and lone surrogates shown as U+FFFD; line ends and tabs kept."""
+    """Characters that steer a terminal or the direction of a text, and lone surrogates, shown as U+FFFD."""
     return "".join(
-        letter if letter in "\n\t" or unicodedata.category(letter) not in ("Cc", "Cs") else "\ufffd" for letter in text
+        "\ufffd" if letter not in "\n\t" and unicodedata.category(letter) in ("Cc", "Cf", "Cs") else letter
+        for letter in text
     )
 
 

@@ -80,13 +80,17 @@ class RunFolder:
     def open(cls, path: Path) -> RunFolder:
         """Read a run folder. Raises ConfigurationError when it holds no run, DataError when run.toml is broken."""
         file = path / "run.toml"
+        if not file.exists() and (path / "study.toml").exists():
+            raise ConfigurationError(
+                f"{path} is a study, expected one of its runs: {path}/<problem>/<arm>/seed-<n>."
+            )
         if not file.exists():
             raise ConfigurationError(
                 f"{path} holds no run (no run.toml in it): start one with `ttc-esopt run --out {path}`."
             )
         try:
             document = tomllib.loads(file.read_text())
-        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise DataError(f"{file} cannot be read: {error}") from None
         for table in TABLES:
             if not isinstance(document.setdefault(table, {}), dict):

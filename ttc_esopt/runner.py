@@ -21,7 +21,7 @@ from ttc_esopt.evaluation.sandbox import warning
 from ttc_esopt.instances import absolute_files, evaluator, own_sets, own_template, problem_of, read_files, split_files
 from ttc_esopt.runfolder import RunFolder, versions
 from ttc_esopt.settings import FIELDS, Settings, check_types, resolve
-from ttc_esopt.tuned import Tuned, begin, note_rollback, settled, tuned, write_patch
+from ttc_esopt.tuned import Tuned, begin, rollback_of, settled, tuned, write_patch
 
 Say = Callable[[str], None]
 
@@ -136,6 +136,8 @@ def work(folder: RunFolder, report: bool = True, say: Say = print, rollback: boo
             say(line)
         if weak := warning():
             say(weak)
+        # refused before a model is loaded, noted after: a run that does not get so far has not gone back
+        back = rollback_of(folder, scaffolds.build(problem_of(settings), settings).plan()) if rollback else None
         stored = len(folder.samples.read())
         if stored:
             say(f"{stored} candidates are there already")
@@ -151,9 +153,9 @@ def work(folder: RunFolder, report: bool = True, say: Say = print, rollback: boo
             folder.note_model(engine.describe(), engine.fingerprint())
             tuned_by = f", tuned by {len(folder.start.read())} steps" if settings.init_from else ""
             say(f"model ready after {time.monotonic() - began:.0f} s{tuned_by}, fingerprint {engine.fingerprint()}")
-            if rollback:
-                plan = scaffolds.build(problem_of(settings), settings).plan()
-                say(f"going back to the weights of the best batch: {note_rollback(folder, plan).text()}")
+            if back:
+                folder.note_rollback({"order": back[1], "after": back[0].after})
+                say(f"going back to the weights of the best batch: {back[0].text()}")
             return _search(folder, engine, report, say)
     except KeyboardInterrupt:
         say(f"interrupted; go on with: ttc-esopt resume {folder.path}")

@@ -73,7 +73,7 @@ def write_run(writer: Any, run: RunData) -> None:
         writer.add_scalar(tag, value, step, walltime=seconds)
     at = _seconds_of_steps(run)
     for one in updates(run.steps):
-        if one.rewards:
+        if one.rewards and max(map(abs, one.rewards)) < 1e19:  # the buckets of a histogram end there
             writer.add_histogram("rewards/distribution", one.rewards, int(one.t), walltime=at.get(one.t, 0.0))
 
 
@@ -95,7 +95,7 @@ def scalars(run: RunData) -> Iterator[Scalar]:
         step, seconds = int(one.t), at.get(one.t, 0.0)
         values = {"es/sigma": one.sigma, "es/alpha": one.alpha, "es/expected update RMS": one.rms,
                   "es/expected distance RMS": one.distance}  # fmt: skip
-        if one.rewards:
+        if one.rewards and max(map(abs, one.rewards)) < 1e19:  # the buckets of a histogram end there
             values |= {
                 "rewards/mean": sum(one.rewards) / len(one.rewards),
                 "rewards/min": min(one.rewards),

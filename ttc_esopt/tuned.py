@@ -85,8 +85,8 @@ def best_batch(records: Sequence[dict], samples: Sequence[dict]) -> BestBatch:
 # going back within a run
 
 
-def note_rollback(folder: RunFolder, plan: Sequence[Call]) -> BestBatch:
-    """Note in run.toml that the run goes back before its next call; where to.
+def rollback_of(folder: RunFolder, plan: Sequence[Call]) -> tuple[BestBatch, int]:
+    """Where a run would go back to, and before which candidate.
 
     Raises
     ------
@@ -108,8 +108,7 @@ def note_rollback(folder: RunFolder, plan: Sequence[Call]) -> BestBatch:
     best = best_batch(records, samples)
     if best.step == len(records) - 1:
         raise ConfigurationError(f"The last batch of {folder.path} is its best: leave --rollback away.")
-    folder.note_rollback({"order": order, "after": best.after})
-    return best
+    return best, order
 
 
 def steps_along(records: Sequence[dict], last: int) -> list[tuple[list[int], tuple[float, ...]]]:
@@ -171,10 +170,10 @@ def tuned(place: Path, rollback: bool = False) -> Tuned:
         document = json.loads(place.read_text())
         found = Tuned(str(document["model"]), [dict(line) for line in document["steps"]])
         complete = document["patch"] == PATCH and found.lines and all(map(_whole, found.lines))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{place} is no patch: {error}.") from None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        complete = False
     if not complete:
-        raise DataError(f"{place} is no patch of this release (expected patch {PATCH}, whole steps).")
+        raise DataError(f"{place} is no patch: expected the JSON of `ttc-esopt export --patch`, version {PATCH}.")
     return found
 
 

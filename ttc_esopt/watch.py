@@ -1,8 +1,8 @@
 """`report --watch`: a run or a study while it works, from its files alone.
 
-Nothing is written and no lock is taken, so that watching never disturbs. Files are followed: what is new since the last
-look is read, and a line without its end waits for the next look. On a terminal the view is redrawn; elsewhere a line is
-printed for each run in which something changed.
+Nothing is written, and no lock is held for longer than a look takes, so that watching never disturbs. Files are
+followed: what is new since the last look is read, and a line without its end waits for the next look. On a terminal the
+view is redrawn; elsewhere a line is printed for each run in which something changed.
 """
 
 from __future__ import annotations

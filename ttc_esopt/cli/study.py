@@ -44,7 +44,7 @@ def register(app: typer.Typer) -> None:
             typer.echo(published_table(found, out or found.folder), nl=False)
             return
         from ttc_esopt.cli.compare import print_table
-        from ttc_esopt.study.comparing import closing_lines, closing_rows
+        from ttc_esopt.study.comparing import closing_lines, closing_rows, left_out
         from ttc_esopt.study.plan import announcement, grid
         from ttc_esopt.study.running import prepared, run_study
 
@@ -56,7 +56,7 @@ def register(app: typer.Typer) -> None:
             return
         result = run_study(found, out, jobs=jobs, report=report)
         if result.comparisons:
-            print_table(closing_rows(result.comparisons), closing_lines(result.comparisons))
+            print_table(closing_rows(result.comparisons), closing_lines(result.comparisons, left_out(found, place)))
         for line in result.failures:
             typer.echo(line)
         if result.unfinished or result.failures:

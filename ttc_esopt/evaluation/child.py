@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import os
 import random
+import re
 import sys
 import types
 import warnings
@@ -162,6 +163,8 @@ def _describe(error: BaseException) -> str:
             if trace.tb_frame.f_code.co_filename == FILE:
                 line = trace.tb_lineno
             trace = trace.tb_next
+    # where packages lie differs between machines, and the same run is to leave the same bytes
+    message = re.sub(r"/[^\s'\"()]*/((?:site|dist)-packages|python3\.\d+)/", r"\1/", message[:2000])
     text = f"{type(error).__name__}: {message[:400]}" if message else type(error).__name__
     return f"{text} (line {line})" if line is not None else text
 

@@ -80,10 +80,9 @@ def updates(steps: Sequence[dict]) -> list[Update]:
     for place, step in enumerate(steps):
         t = as_number(step.get("t"))
         t = float(place) if t is None else t
-        start = step.get("from")
-        back = isinstance(start, int) and not isinstance(start, bool)
-        if back:
-            here = after.get(float(start), 0.0)
+        start = as_number(step.get("from"))
+        if start is not None:
+            here = after.get(start, 0.0)
         weights, alpha, sigma = all_numbers(step.get("weights")), as_number(step.get("alpha")), _of(step, "sigma")
         taken = bool(step.get("taken"))
         square = math.fsum(c * c for c in coefficients(alpha or 0.0, weights)) if taken and weights else 0.0
@@ -99,7 +98,7 @@ def updates(steps: Sequence[dict]) -> list[Update]:
                 t, str(step.get("operator") or "–"), sigma, alpha, all_numbers(rewards),
                 pstdev(means) if means else None, max(map(abs, weights), default=None),
                 sum(energy) ** 2 / sum(e * e for e in energy) if any(e * e for e in energy) else None,
-                math.sqrt(square), math.sqrt(here), float(start) if back and start != previous else None,
+                math.sqrt(square), math.sqrt(here), start if start != previous else None,
                 taken, str(skipped) if skipped else None,
             )
         )  # fmt: skip

@@ -51,6 +51,8 @@ def labelled(run_dirs: Sequence[Path]) -> list[RunData]:
 def write_page(page: str, out: Path) -> Path:
     """Replace the file in one step. Raises ConfigurationError if it cannot be written."""
     out = Path(out)
+    if out.exists() and not out.is_file():  # a device would be gone after it was replaced
+        raise ConfigurationError(f"Expected a file to write, {out} is something else (--out).")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, page.encode("utf-8", "replace").decode())  # lone surrogates become question marks

@@ -49,7 +49,7 @@ def write_study_report(study_dir: Path | str, out: Path | str, comparisons: Sequ
     """
     require_matplotlib()
     from ttc_esopt.study import compared
-    from ttc_esopt.study.comparing import study_notes
+    from ttc_esopt.study.comparing import left_out, study_notes
 
     grid = read_grid(Path(study_dir))
     if comparisons is None:
@@ -62,7 +62,7 @@ def write_study_report(study_dir: Path | str, out: Path | str, comparisons: Sequ
         about=recipe.about,
         hardware=recipe.hardware,
         headline=_headline(grid),
-        notes=study_notes(comparisons),
+        notes=study_notes(comparisons, left_out(recipe, grid.folder)),
         comparisons=[_comparison(one) for one in comparisons],
         published=published,
         sources=sources,

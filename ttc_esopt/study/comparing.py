@@ -16,7 +16,7 @@ from ttc_esopt.compare import Comparison, Setting, compare, family_notes
 from ttc_esopt.errors import DataError, TtcEsoptError
 from ttc_esopt.instances import problem_of, reported_size
 from ttc_esopt.jsonlines import write_atomically
-from ttc_esopt.rundata import read_run
+from ttc_esopt.rundata import as_number, read_run
 from ttc_esopt.runfolder import RunFolder
 from ttc_esopt.statistics import ALPHA, FEW, holm
 from ttc_esopt.study.plan import state_of
@@ -71,7 +71,7 @@ def _compare(recipe: Recipe, arm: Arm, against: Arm, left: Sequence[Cell], right
     if missing:
         listed = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
         raise DataError(f"{len(missing)} of {len(cells)} runs have not begun or cannot be read: {listed}.")
-    ignore, equal = {*recipe.ignore, *arm.ignore}, bool(arm.equal_tokens_to or against.equal_tokens_to)
+    ignore, equal = {*recipe.ignore, *arm.ignore}, recipe.tokens_like(arm) == recipe.tokens_like(against)
     if equal:  # these differ by intention; how far apart the tokens are is told below
         ignore |= {"method", "budget"}
     budget_in = "tokens" if equal or any(state.at_limit for state in states) else "candidates"
@@ -113,14 +113,26 @@ def settings_of_all(comparisons: Sequence[ArmComparison]) -> list[Setting]:
     return [setting for one in comparisons if one.comparison for setting in one.comparison.settings]
 
 
-def study_notes(comparisons: Sequence[ArmComparison]) -> list[str]:
-    """What the study as a whole cannot say."""
+def left_out(recipe: Recipe, out: Path) -> list[str]:
+    """A note where the folder has runs that the recipe does not name (any more): what was looked at and dropped."""
+    wanted = {cell.folder for cell in recipe.cells(out)}
+    found = sorted(file.parent for file in out.glob("*/*/seed-*/run.toml") if file.parent not in wanted)
+    if not found:
+        return []
+    listed = ", ".join(str(folder.relative_to(out)) for folder in found[:5]) + (" ..." if len(found) > 5 else "")
+    many = f"{len(found)} runs in this folder are" if len(found) > 1 else "1 run in this folder is"
+    return [f"{many} not in the recipe and in no comparison ({listed}): left out afterwards, p values mean nothing"]
+
+
+def study_notes(comparisons: Sequence[ArmComparison], left: Sequence[str] = ()) -> list[str]:
+    """What the study as a whole cannot say; `left` is what `left_out` says."""
     family = settings_of_all(comparisons)
-    notes = family_notes(family)
+    notes = [*left, *family_notes(family)]
     few = [one for one in family if one.verdict == "too few runs"]
     if family and len(few) == len(family):
         most = max(min(one.statistics.baseline.n, one.statistics.candidate.n) for one in family)
-        notes.insert(0, f"nothing can be claimed from this study: {most} runs a side at most, {FEW} are the least")
+        runs = f"{most} run{'s' * (most != 1)} a side at most"
+        notes.insert(0, f"nothing can be claimed from this study: {runs}, {FEW} are the least")
     return notes
 
 
@@ -148,7 +160,7 @@ def as_document(recipe: Recipe, out: Path, comparisons: Sequence[ArmComparison])
         "seeds": list(recipe.seeds), "problems": recipe.problems, "settings": recipe.settings,
         "problem_settings": recipe.problem_settings, "arms": {name: asdict(arm) for name, arm in recipe.arms.items()},
         "runs": [_run(cell) for cell in recipe.cells(out)], "family": family, "comparisons": rows,
-        "notes": study_notes(comparisons),
+        "notes": study_notes(comparisons, left_out(recipe, out)),
     }  # fmt: skip
     return _relative(document, f"{out}/")
 
@@ -168,13 +180,15 @@ def _run(cell: Cell) -> dict[str, Any]:
         settings = RunFolder.open(cell.folder).settings
         problem = problem_of(settings)
         sizes = {split: reported_size(problem, settings, split) for split in ("train", "val", "test")}
+    own = data.best.get("own_sets")
+    own = own if isinstance(own, list) else []
     lowest = min((line["objective"] for line in data.samples if line["objective"] is not None), default=None)
-    by_set = {"train": lowest, "val": data.best.get("val"), "test": data.best.get("test")}
+    by_set = {"train": lowest} | {split: as_number(data.best.get(split)) for split in ("val", "test")}
     values = {split: {"size": sizes.get(split), "objective": value} for split, value in by_set.items()}
     return row | {
         "trouble": state.trouble or run.trouble, "value": run.value, "value_of": run.key.split, "values": values,
         "candidates": run.candidates, "tokens": run.tokens, "replies": run.replies, "valid": run.valid,
-        "steps": sum(1 for step in data.steps if step.get("taken")), "own_sets": data.best.get("own_sets", []),
+        "steps": sum(1 for step in data.steps if step.get("taken")), "own_sets": [str(name) for name in own if name],
         "fingerprint": data.document.get("result", {}).get("fingerprint"), "versions": run.versions,
     }  # fmt: skip
 
@@ -209,7 +223,7 @@ def closing_rows(comparisons: Sequence[ArmComparison]) -> list[tuple[str, ...]]:
     return rows
 
 
-def closing_lines(comparisons: Sequence[ArmComparison]) -> list[str]:
+def closing_lines(comparisons: Sequence[ArmComparison], left: Sequence[str] = ()) -> list[str]:
     """What stands under the closing table: troubles and notes, each once, with what it is about."""
     lines = [f"{one.arm} against {one.against} is not compared: {one.trouble}" for one in comparisons if one.trouble]
     family = settings_of_all(comparisons)
@@ -224,7 +238,7 @@ def closing_lines(comparisons: Sequence[ArmComparison]) -> list[str]:
             notes = [note for setting in one.comparison.settings for note in setting.notes] + one.comparison.notes
             for note in dict.fromkeys(notes):
                 said.setdefault(note, []).append(of)
-    lines += [f"note: {note}" for note in study_notes(comparisons)]
+    lines += [f"note: {note}" for note in study_notes(comparisons, left)]
     compared_ones = sum(one.comparison is not None for one in comparisons)
     for note, about in said.items():
         lines.append(f"note: {note}" + ("" if len(about) == compared_ones else f" ({'; '.join(about)})"))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import tomllib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from ttc_esopt.runfolder import RunFolder
 from ttc_esopt.runner import settings_of
 from ttc_esopt.settings import Settings
 from ttc_esopt.study.machine import Machine
-from ttc_esopt.study.recipe import COPY, Cell, Recipe
+from ttc_esopt.study.recipe import LOCK, Cell, Recipe
 
 MISSING, BEGUN, STARTED, FINISHED = "not started", "begun", "to go on with", "finished"
 # may be other values when a study goes on: they change no result, or the study sets them itself
@@ -153,12 +154,19 @@ def check_unchanged(plans: Sequence[Planned], out: Path, recipe: Recipe) -> None
 def _same_study(out: Path, recipe: Recipe) -> None:
     if (out / "run.toml").exists():
         raise ConfigurationError(f"{out} is the folder of a run, expected one for a study (--out).")
-    try:
-        name = tomllib.loads((out / COPY).read_text()).get("name", recipe.name)
-    except (OSError, ValueError):
-        return
-    if name != recipe.name:
+    name = _stored_name(out)
+    if name and name != recipe.name:
         raise ConfigurationError(f"{out} holds the study {name}, the recipe is {recipe.name}: give another --out.")
+
+
+def _stored_name(out: Path) -> str | None:
+    """Of the study in a folder: the lock file holds it, or the comparison of a study that was copied here."""
+    with contextlib.suppress(OSError, ValueError):
+        if name := (out / LOCK).read_text().strip():
+            return name
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        return json.loads((out / "comparison.json").read_text()).get("study")
+    return None
 
 
 def _last(text: str) -> list[str]:

@@ -53,9 +53,9 @@ def published_rows(recipe: Recipe, document: dict[str, Any]) -> tuple[list[tuple
 
 
 def _theirs(one: Published) -> str:
-    more = [f"{word} {value:g}" for word, value in (("sd", one.sd), ("best", one.best)) if value is not None]
+    more = [f"{word} {value:.9g}" for word, value in (("sd", one.sd), ("best", one.best)) if value is not None]
     more.append(f"n = {one.n}" if one.n is not None else "n unknown")
-    return f"{one.mean:g} ({', '.join(more)})"
+    return f"{one.mean:.9g} ({', '.join(more)})"
 
 
 def _ours(one: Published, document: dict[str, Any]) -> str:

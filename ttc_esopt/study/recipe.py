@@ -21,6 +21,7 @@ from ttc_esopt.errors import ConfigurationError
 from ttc_esopt.settings import FIELDS, PRESETS, check_types, flag
 
 COPY = "study.toml"  # the recipe in the study's folder
+LOCK = ".lock"  # held while the study is at work; holds its name
 TAKEN = ("cells", "figures", "logs")  # folders beside those of the problems
 OF_THE_GRID = ("problem", "seed")  # settings that the grid fills
 FOLDERS = ("data", "init_from")  # settings that hold a path; `problem`, `model` and `instances` are told apart below
@@ -122,6 +123,12 @@ class Recipe:
         """Arms to be compared: (candidate, baseline)."""
         return [(arm, self.arms[other]) for arm in self.arms.values() for other in arm.against]
 
+    def tokens_like(self, arm: Arm) -> str:
+        """The arm that says, in the end, how many tokens runs of this one write: itself as a rule."""
+        while arm.equal_tokens_to is not None:
+            arm = self.arms[arm.equal_tokens_to]
+        return arm.name
+
     @property
     def has_paths(self) -> bool:
         """Whether it names files or folders relative to itself, so that a copy elsewhere does not find them."""
@@ -142,7 +149,7 @@ class Recipe:
                 given[name] = self._beside(given[name])
         if given.get("instances"):
             given["instances"] = os.pathsep.join(self._beside(part) for part in given["instances"].split(os.pathsep))
-        if given.get("model") and (self.path.parent / given["model"]).is_dir():
+        if given.get("model") and is_folder(self.path.parent / given["model"]):
             given["model"] = self._beside(given["model"])
         return given
 
@@ -150,11 +157,19 @@ class Recipe:
         file, colon, rest = name.rpartition(":")
         if colon and file.endswith(".py"):
             return f"{self._beside(file)}:{rest}"
-        folder = not colon and name not in problems.names() and (self.path.parent / name).is_dir()
+        folder = not colon and name not in problems.names() and is_folder(self.path.parent / name)
         return self._beside(name) if folder else name
 
     def _beside(self, path: str) -> str:
         return str(self.path.parent / path)
+
+
+def is_folder(path: Path) -> bool:
+    """Whether it is one; a name that no file system takes is none."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
 
 
 def read_recipe(path: Path | str) -> Recipe:
@@ -168,10 +183,10 @@ def read_recipe(path: Path | str) -> Recipe:
     path = Path(path)
     try:
         text = path.read_bytes().decode()
-        document = tomllib.loads(text)
+        document = tomllib.loads(text.removeprefix("\ufeff"))  # some editors write a mark of byte order
     except OSError as error:
         raise ConfigurationError(f"Cannot read the recipe {path}: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path} is not valid TOML: {error}.") from None
     try:
         return _recipe(document, path, text)
@@ -207,6 +222,9 @@ def _recipe(document: dict[str, Any], path: Path, text: str) -> Recipe:
         labels, shared, of_problems, arms, _ignored(document.get("ignore", []), "ignore"),
         tuple(_published(one, number) for number, one in enumerate(document.get("published", []), 1)), path, text,
     )  # fmt: skip
+    for number, one in enumerate(recipe.published, 1):
+        _known(one.problem, labels, f"problem of [[published]] number {number}")
+        _known(one.arm, arms, f"arm of [[published]] number {number}")
     names: dict[str, Cell] = {}
     for cell in recipe.cells(Path()):
         if other := names.get(cell.name):
@@ -344,15 +362,20 @@ def _published(table: Any, number: int) -> Published:
 def _ignored(words: Any, where: str) -> tuple[str, ...]:
     _of_kind(words, list, where)
     for word in words:
-        if word not in IGNORABLE:
+        if not isinstance(word, str) or word not in IGNORABLE:
             raise ConfigurationError(f"Expected {where} among {', '.join(IGNORABLE)}, got {word!r}.")
     return tuple(words)
+
+
+def _known(name: str, there: Mapping[str, Any], where: str) -> None:
+    if name not in there:
+        raise ConfigurationError(f"Expected a {where} that the recipe has, got {name!r}{_near(name, there)}")
 
 
 def _known_arm(name: Any, tables: Mapping[str, Any], where: str) -> str:
     _of_kind(name, str, where)
     if name not in tables:
-        raise ConfigurationError(f"Expected an arm as {where}, got {name}{_near(name, tables)}")
+        raise ConfigurationError(f"Expected an arm as {where}, got {name!r}{_near(name, tables)}")
     return name
 
 
@@ -378,6 +401,6 @@ def _of_kind(value: Any, kind: type, where: str) -> None:
 def _folder_name(name: str, where: str) -> str:
     if not re.fullmatch(r"\w[\w.+-]{0,99}", name, re.ASCII):
         raise ConfigurationError(
-            f"Expected {where} that can be a folder's (letters, digits, . _ + -, at most 100), got {name!r}."
+            f"Expected {where} that can be a folder's (ASCII letters, digits, . _ + -, at most 100), got {name!r}."
         )
     return name

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import shlex
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -17,7 +19,7 @@ from ttc_esopt.study.display import Say, StudyDisplay
 from ttc_esopt.study.jobs import Jobs, last_line, log_of
 from ttc_esopt.study.machine import Machine, machine
 from ttc_esopt.study.plan import FINISHED, Planned, State, announcement, check_unchanged, planned, state_of
-from ttc_esopt.study.recipe import COPY, Recipe
+from ttc_esopt.study.recipe import COPY, LOCK, Recipe
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def run_study(
     words = ["ttc-esopt", "study", str(recipe.path), *(["--out", str(out)] if out is not None else [])]
     words += ["--jobs", str(jobs)] if jobs is not None else []
     go_on = shlex.join(words + ([] if report else ["--no-report"]))
-    with StudyDisplay(say) as display, _locked(place):
+    with StudyDisplay(say) as display, _locked(place, recipe.name):
         for line in announcement(recipe, plans, states, shared, place):
             display.line(line)
         if not (place / COPY).exists() or (place / COPY).read_bytes() != recipe.text.encode():
@@ -151,16 +153,23 @@ def _troubles(
 
 
 @contextlib.contextmanager
-def _locked(out: Path) -> Iterator[None]:
+def _locked(out: Path, name: str) -> Iterator[None]:
     """Keep a second study out of the folder; processes that are started do not inherit the lock."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        lock = open(out / ".lock", "ab")  # noqa: SIM115  held until the study ends
+        lock = open(out / LOCK, "a+")  # noqa: SIM115  held until the study ends
     except OSError as error:
         raise ConfigurationError(f"Cannot write to {out}: {error.strerror} (--out).") from None
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DataError(f"Another study is at work in {out}; wait for it or stop it.") from None
+        for attempt in range(10):  # whoever watches holds it for a moment
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if attempt == 9:
+                    raise DataError(f"Another study is at work in {out}; wait for it or stop it.") from None
+                time.sleep(0.05)
+        if not lock.seek(0, os.SEEK_END):
+            lock.write(f"{name}\n")
+            lock.flush()
         yield
