@@ -130,7 +130,7 @@ def folder(tmp_path, ttc):
     pilot.write_text(re.sub(r"against = .*", 'against = "frozen"', small))
     for name, values, arm in (("a", BASELINE, "frozen"), ("b", CANDIDATE, "esopt"), ("es", CANDIDATE, "esopt")):
         side(tmp_path / "runs", name, values, arm=arm)
-    side(tmp_path / "runs", "sample", BASELINE, temperature=1.2)
+    side(tmp_path / "runs", "drawn", BASELINE, temperature=1.2)
     return tmp_path
 
 
@@ -159,7 +159,7 @@ def test_the_commands_of_the_page_run(page, folder, ttc, capfd, cache, monkeypat
 
 @pytest.mark.model
 def test_the_commands_of_the_readme_run_with_the_real_model(folder, ttc, capfd):
-    run_page(PAGES[0], ttc, capfd, tokens=64)
+    run_page(PAGES[0], ttc, capfd, tokens=128)
     assert all((folder / "demo" / name).is_file() for name in ("best.py", "report.html"))
 
 
