@@ -11,7 +11,7 @@ import sys
 import typer
 
 from ttc_esopt import __version__
-from ttc_esopt.cli import compare, evaluate, exec, models, parse, report, run, serve, solve, study
+from ttc_esopt.cli import compare, evaluate, exec, models, parse, probe, report, run, serve, solve, study
 from ttc_esopt.errors import TtcEsoptError
 
 app = typer.Typer(
@@ -22,7 +22,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Move the language model while it searches for heuristics: evolution strategies at test time.",
 )
-for module in (run, study, exec, serve, evaluate, solve, compare, report, parse, models):
+for module in (run, study, probe, exec, serve, evaluate, solve, compare, report, parse, models):
     module.register(app)
 
 

@@ -156,6 +156,13 @@ class Engine(Protocol):
     ) -> list[Reply]:
         """Replies in the order of the requests; `progress` is told the number of new tokens, many times."""
 
+    def divergence(self, requests: Sequence[Request], replies: Sequence[str], sampling: Sampling) -> list[float]:
+        """Mean KL(unperturbed || nudged) per token, in nats, over the tokens of replies that the model itself wrote.
+
+        One value for each request (prompt, prefill, direction, sigma) and its reply; exactly 0 where sigma is 0. Of
+        `sampling` only the chat template counts. Raises EngineError for a reply without a token.
+        """
+
     def step(self, directions: Sequence[int], coefficients: Sequence[float]) -> None:
         """Move the weights: delta += sum of c_i * eps_i, in float32 and in this order; live = round(base + delta)."""
 

@@ -26,6 +26,7 @@ from ttc_esopt import models
 from ttc_esopt.engines.base import Reply, Request, Sampling, expect
 from ttc_esopt.engines.cache import new_cache, packed
 from ttc_esopt.engines.chat import written
+from ttc_esopt.engines.divergence import divergences
 from ttc_esopt.engines.lowrank import LowRankForward, Nudge
 from ttc_esopt.engines.sampling import choose, stream_key, uniforms
 from ttc_esopt.engines.weights import Weights, linear_modules
@@ -209,6 +210,10 @@ class TransformersEngine:
         """Stop strings that are special tokens: these never show up in the text."""
         ids = {stop: self.tokenizer.convert_tokens_to_ids(stop) for stop in stops}
         return {i for i in ids.values() if i in self.tokenizer.all_special_ids}
+
+    def divergence(self, requests: Sequence[Request], replies: Sequence[str], sampling: Sampling) -> list[float]:
+        """See `Engine.divergence`."""
+        return divergences(self, requests, replies, sampling)
 
     # -- weights -----------------------------------------------------------------------------------------------------
 
