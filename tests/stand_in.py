@@ -25,6 +25,13 @@ def select_next_node(current_node, destination_node, unvisited_nodes, distance_m
 ```"""
 
 
+def noise_of(step):
+    """What a step adds to the vector."""
+    update = np.zeros(8, np.float32)
+    noise.accumulate(update, *step, "w")
+    return update.astype(float)
+
+
 class StandInEngine:
     """Satisfies `ttc_esopt.engines.Engine`."""
 
@@ -63,6 +70,17 @@ class StandInEngine:
 
     def step(self, directions, coefficients):
         noise.accumulate(self.delta, directions, coefficients, "w")
+
+    def measure(self, steps, sigma):
+        last = noise_of(steps[-1])
+        distance = float(np.sqrt(np.mean(self.delta.astype(float) ** 2)))
+        return {
+            "update_rms": float(np.sqrt(np.mean(last**2))), "distance_rms": distance, "cosine": None,
+            "below": {"0.001": 0.0, "0.002": 0.0, "sigma": 0.0},
+        }  # fmt: skip
+
+    def drift(self, requests, replies, sampling):
+        return 10 * float(np.sqrt(np.mean(self.delta.astype(float) ** 2)))
 
     def rewind(self, steps):
         self.delta[:] = 0

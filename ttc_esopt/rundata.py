@@ -31,6 +31,7 @@ class RunData:
     samples: list[dict] = field(default_factory=list)
     steps: list[dict] = field(default_factory=list)
     timings: list[dict] = field(default_factory=list)
+    diagnostics: list[dict] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -55,7 +56,10 @@ def read_run(path: Path) -> RunData:
             run.notes.append(f"{name} is damaged and was left out.")
         except OSError:
             run.notes.append(f"{name} is missing.")
-    for name, into in (("samples.jsonl", "samples"), ("history.jsonl", "steps"), ("timings.jsonl", "timings")):
+    for name, into in (
+        ("samples.jsonl", "samples"), ("history.jsonl", "steps"), ("timings.jsonl", "timings"),
+        ("diagnostics.jsonl", "diagnostics"),
+    ):  # fmt: skip
         lines, damaged = _json_lines(path / name)
         setattr(run, into, lines)
         if damaged:

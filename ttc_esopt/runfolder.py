@@ -4,6 +4,7 @@ run.toml        settings, versions, model (written first, so that a run killed a
 samples.jsonl   one line per candidate, in order; no clock readings
 timings.jsonl   seconds for the same lines and for the steps
 history.jsonl   one line per ES step
+diagnostics.jsonl    how far the model had gone after each step that was taken (--diagnostics)
 start.jsonl     the steps of another run that this one starts from, if it does
 results/pops/   populations in the host's format
 best.py, best.json, report.html
@@ -30,6 +31,7 @@ from ttc_esopt.jsonlines import JsonLines, lines_of, sync_folder, write_atomical
 from ttc_esopt.settings import TABLES, Settings, resolve
 from ttc_esopt.tuned import tuned
 
+LIMITS = ("max_tokens_total", "max_minutes", "cap_kl", "cap_distance")
 VERSIONED = ("torch", "transformers", "numpy", "numba", "scipy", "tokenizers")
 
 
@@ -44,6 +46,7 @@ class RunFolder:
         self.timings = JsonLines(path / "timings.jsonl")
         self.history = History(path / "history.jsonl")
         self.start = JsonLines(path / "start.jsonl")
+        self.diagnostics = JsonLines(path / "diagnostics.jsonl")
         self._lock: Any = None
 
     @classmethod
@@ -117,10 +120,10 @@ class RunFolder:
             self._lock = None
 
     def change_limits(self, limits: dict[str, Any]) -> None:
-        """Other values for max_tokens_total and max_minutes, which decide when a run pauses and nothing else."""
+        """Other values for limits, which decide when a run pauses and nothing else."""
         for name in limits:
-            if name not in ("max_tokens_total", "max_minutes"):
-                raise ConfigurationError(f"Expected max_tokens_total or max_minutes; {name} would change the run.")
+            if name not in LIMITS:
+                raise ConfigurationError(f"Expected one of {', '.join(LIMITS)}; {name} would change the run.")
         self.document["settings"] |= limits
         self.settings = resolve(self.document["settings"])
         write_atomically(self.path / "run.toml", tomli_w.dumps(self.document))

@@ -19,6 +19,7 @@ from random import Random
 from typing import Any, Protocol
 
 from ttc_esopt.candidates import batch_rewards, blank, key, mark_copy, stream
+from ttc_esopt.diagnoses import Diagnoses
 from ttc_esopt.engines.base import Engine, Reply, Request
 from ttc_esopt.errors import DataError
 from ttc_esopt.es.history import record_of
@@ -112,6 +113,7 @@ class Search:
         self._records: list[dict] = []  # the steps so far
         self._at = -1  # the weights are those after this step
         self._rollbacks = folder.document["run"].get("rollbacks", [])
+        self._diagnoses = Diagnoses(folder, scaffold, engine) if self.settings.measures else None
 
     def run(self) -> State:
         """Work through the plan. Raises DataError if the folder does not belong to these settings."""
@@ -283,9 +285,11 @@ class Search:
                     f"After {len(records)} steps the weights have fingerprint {self.engine.fingerprint()}, the run had "
                     f"{records[step.t]['fingerprint']}: use the model that the run began with."
                 )
-            return
-        self.folder.history.append({**record, "fingerprint": self.engine.fingerprint()})
-        self.folder.timings.append({"t": step.t, "step": round(time.monotonic() - clock, 4)})
+        else:
+            self.folder.history.append({**record, "fingerprint": self.engine.fingerprint()})
+            self.folder.timings.append({"t": step.t, "step": round(time.monotonic() - clock, 4)})
+        if self._diagnoses:
+            self._diagnoses.after(step.t, self._records, self.state.lines)
 
     def _go_back(self, first: int) -> None:
         """Roll the weights back where the user had that done before candidate `first`."""
@@ -293,6 +297,8 @@ class Search:
             if place["order"] == first and place["after"] != self._at:
                 self.engine.rewind(steps_along(self._records, place["after"]))
                 self._at = place["after"]
+                if self._diagnoses:
+                    self._diagnoses.forget()
 
     # around the calls
 
@@ -315,6 +321,8 @@ class Search:
             self.stopped = f"stopped at {self.state.tokens} tokens (--max-tokens-total)"
         elif s.max_minutes and time.monotonic() - started >= 60 * s.max_minutes:
             self.stopped = f"stopped after {s.max_minutes:g} minutes (--max-minutes)"
+        elif self._diagnoses and (why := self._diagnoses.passed()):
+            self.stopped = f"stopped: {why}"
         return self.stopped is not None
 
     def _interrupt(self, number: int, frame: Any) -> None:

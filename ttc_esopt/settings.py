@@ -100,6 +100,9 @@ class Settings:
     alpha_schedule: str = _opt("sigma", "sigma (alpha falls with sigma; no step at sigma 0) or constant, as published")
     noise: str = _opt("lowrank:1", "full, or lowrank[:R]: all directions of a batch in one pass, base untouched")
     scope: str = _opt("auto", "perturbed tensors: all, linear, or auto (full noise: all, low rank: linear)")
+    diagnostics: bool = _opt(False, "measure after each step how far the model has gone (diagnostics.jsonl)")
+    cap_kl: float = _opt(0.0, "stop when KL to the beginning passes this, nats per token (0: no cap)")
+    cap_distance: float = _opt(0.0, "stop when the weights' RMS distance from the beginning passes this (0: no cap)")
     reward: str = _opt("default", "default (invalid < known objective < new, by rank) or paper")
     shaping: str = _opt("zscore", "zscore or ranks (centred, ties averaged)")
     # sampling
@@ -134,7 +137,7 @@ class Settings:
         at_least = {
             "budget": 1, "max_tokens_total": 0, "max_minutes": 0, "population": 0, "offspring": 0,
             "init_candidates": 0, "directions": 2, "threads": 0, "batch_size": 1, "workers": 0, "eval_timeout": 0,
-            "memory_mb": 64,
+            "memory_mb": 64, "cap_kl": 0, "cap_distance": 0,
         }  # fmt: skip
         for name, least in at_least.items():
             value = getattr(self, name)
@@ -159,6 +162,11 @@ class Settings:
             raise ConfigurationError("Low-rank noise is for linear layers: --scope linear, or --noise full.")
         self.sampling()  # the sampling and the ES values check themselves
         self.es_params(steps=1)
+
+    @property
+    def measures(self) -> bool:
+        """Whether the model is measured after each step."""
+        return self.arm in ("esopt", "shuffled") and bool(self.diagnostics or self.cap_kl or self.cap_distance)
 
     def list_of(self, name: str) -> tuple[str, ...]:
         """A comma-separated setting as a tuple."""

@@ -113,10 +113,11 @@ def rollback_of(folder: RunFolder, plan: Sequence[Call]) -> tuple[BestBatch, int
 
 def steps_along(records: Sequence[dict], last: int) -> list[tuple[list[int], tuple[float, ...]]]:
     """(directions, coefficients) of the steps that were taken on the way to the weights after step `last`."""
-    return _steps([records[t] for t in path(records, last) if records[t]["taken"]])
+    return as_steps([records[t] for t in path(records, last) if records[t]["taken"]])
 
 
-def _steps(taken: Sequence[dict]) -> list[tuple[list[int], tuple[float, ...]]]:
+def as_steps(taken: Sequence[dict]) -> list[tuple[list[int], tuple[float, ...]]]:
+    """(directions, coefficients) of steps that were taken; raises DataError for noise of another version."""
     for record in taken:
         if record["noise_version"] != VERSION:
             raise DataError(
@@ -270,7 +271,7 @@ def begin(engine: Engine, lines: Sequence[dict[str, Any]]) -> None:
                 f"The model has fingerprint {engine.fingerprint()}, the run to start from began with "
                 f"{part[0]['began']} (--model, --init-from)."
             )
-        engine.adopt(NoiseKind.parse(part[0]["noise"]), part[0]["scope"], _steps(part))
+        engine.adopt(NoiseKind.parse(part[0]["noise"]), part[0]["scope"], as_steps(part))
         if engine.fingerprint() != part[-1]["fingerprint"]:
             raise DataError(
                 f"The steps to start from lead to fingerprint {engine.fingerprint()}, that run had "

@@ -54,6 +54,8 @@ def host_options(
         if isinstance(found, Path):
             given["model"] = str(found.resolve())
     settings = resolve(given, models.defaults(name))
+    if settings.measures:
+        raise ConfigurationError("Only `run` and `solve` measure steps (--diagnostics, --cap-kl, --cap-distance).")
     if seeds and continue_from is not None:
         raise ConfigurationError("Expected --seeds for a new run; --continue goes on from a population that is there.")
     if directions == "host" and settings.replies_per_direction > 1:

@@ -24,6 +24,8 @@ Examples:
   ttc-esopt run --config demo/run.toml --arm frozen --out demo-frozen      (the matched baseline)
 """
 
+CAPS = ("--max-tokens-total", "--cap-kl", "--cap-distance")  # limits that need another value before a run can go on
+
 
 def _run(out: Path, config: Path | None, esopt: bool, report: bool, dry_run: bool, **flags: Any) -> None:
     given = given_settings(config, esopt, flags, typer.echo)
@@ -49,6 +51,8 @@ def _resume(
     report: bool = typer.Option(True, help="write report.html at the end"),
     max_tokens_total: int = typer.Option(None, help="another limit of written tokens (0: none)"),
     max_minutes: float = typer.Option(None, help="another limit of minutes, from now (0: none)"),
+    cap_kl: float = typer.Option(None, help="another cap of KL to the beginning (0: none)"),
+    cap_distance: float = typer.Option(None, help="another cap of the distance from the beginning (0: none)"),
     rollback: bool = typer.Option(False, "--rollback", help="go back to the weights of the best batch so far first"),
 ) -> None:
     """Go on with a run exactly where it stopped.
@@ -57,7 +61,10 @@ def _resume(
     """
     from ttc_esopt.runner import resume
 
-    limits = {"max_tokens_total": max_tokens_total, "max_minutes": max_minutes}
+    limits = {
+        "max_tokens_total": max_tokens_total, "max_minutes": max_minutes,
+        "cap_kl": cap_kl, "cap_distance": cap_distance,
+    }  # fmt: skip
     changed = {name: value for name, value in limits.items() if value is not None}
     show(resume(folder, report=report, rollback=rollback, say=typer.echo, **changed))
 
@@ -85,7 +92,8 @@ def show(result: Any) -> None:
     typer.echo(f"new valid heuristics written by the model: {conclusion.own} ({best} the best found)")
     typer.echo(f"ES steps taken: {result.steps}; weights end with fingerprint {result.fingerprint}")
     if result.stopped:
-        more = " --max-tokens-total N" if "tokens" in result.stopped else ""
+        more = next((f" {option} N" for option in CAPS if option in result.stopped), "")
+        more += ", or from the best batch with --rollback" if "--cap" in more else ""
         typer.echo(f"{result.stopped}; go on with: ttc-esopt resume {result.folder}{more}")
     if result.report:
         typer.echo(f"report: {result.report}")

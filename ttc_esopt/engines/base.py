@@ -163,6 +163,12 @@ class Engine(Protocol):
         `sampling` only the chat template counts. Raises EngineError for a reply without a token.
         """
 
+    def drift(self, requests: Sequence[Request], replies: Sequence[str], sampling: Sampling) -> float:
+        """Mean KL(weights at the beginning || now) per token, in nats, over the tokens of these replies."""
+
+    def measure(self, steps: Sequence[tuple[Sequence[int], Sequence[float]]], sigma: float) -> dict:
+        """How far the last of `steps` and all steps went: see `ttc_esopt.engines.measures.measured`."""
+
     def step(self, directions: Sequence[int], coefficients: Sequence[float]) -> None:
         """Move the weights: delta += sum of c_i * eps_i, in float32 and in this order; live = round(base + delta)."""
 

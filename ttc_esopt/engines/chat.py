@@ -51,3 +51,11 @@ def _without_system(messages: Messages) -> Messages:
         rest.insert(0, first)
     first["content"] = "\n\n".join(part for part in [*parts, first["content"]] if part)
     return rest
+
+
+def end_tokens(model: Any, tokenizer: Any) -> set[int]:
+    """Every token that ends a reply by the word of the generation settings, the configuration or the tokenizer."""
+    ends: set[int] = set()
+    for value in (model.generation_config.eos_token_id, model.config.eos_token_id, tokenizer.eos_token_id):
+        ends.update(value if isinstance(value, (list, tuple)) else [] if value is None else [value])
+    return ends

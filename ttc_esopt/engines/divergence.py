@@ -34,7 +34,7 @@ def divergences(
 ) -> list[float]:
     """See `Engine.divergence`."""
     torch.set_num_threads(engine.threads)  # global to the process: another engine may have changed it
-    texts = [_text(engine, *one, sampling) for one in zip(requests, replies, strict=True)]
+    texts = [text_of(engine, *one, sampling) for one in zip(requests, replies, strict=True)]
     found = [0.0] * len(texts)
     moved: dict[Text, list[int]] = {}
     for i, request in enumerate(requests):
@@ -42,7 +42,7 @@ def divergences(
             moved.setdefault(texts[i], []).append(i)
     with torch.inference_mode():
         for text, places in moved.items():
-            base = _logarithms(engine, text, 1)[0]
+            base = logarithms(engine, text, 1)[0]
             share = base.exp()
             nudges = list(dict.fromkeys(requests[i].nudge for i in places))
             values = {}
@@ -61,7 +61,7 @@ def _nudged(
         try:
             for nudge in nudges:
                 engine.weights.perturb(*nudge)
-                yield nudge, _logarithms(engine, text, 1)[0]
+                yield nudge, logarithms(engine, text, 1)[0]
         finally:
             engine.weights.restore()
         return
@@ -72,11 +72,11 @@ def _nudged(
         lowrank = LowRankForward(engine._linear, engine.noise.rank, part)
         lowrank.columns = len(text[0])
         with lowrank:
-            laws = _logarithms(engine, text, len(part))
+            laws = logarithms(engine, text, len(part))
         yield from zip(part, laws, strict=True)
 
 
-def _logarithms(engine: TransformersEngine, text: Text, rows: int) -> torch.Tensor:
+def logarithms(engine: TransformersEngine, text: Text, rows: int) -> torch.Tensor:
     """Logarithms of the law of every token of the reply, float32 (rows, n, vocabulary)."""
     ids, n = text
     given = {"logits_to_keep": n + 1} if "logits_to_keep" in engine._accepts else {}
@@ -85,7 +85,7 @@ def _logarithms(engine: TransformersEngine, text: Text, rows: int) -> torch.Tens
     return logits[:, -n - 1 : -1].float().log_softmax(-1)
 
 
-def _text(engine: TransformersEngine, request: Request, reply: str, sampling: Sampling) -> Text:
+def text_of(engine: TransformersEngine, request: Request, reply: str, sampling: Sampling) -> Text:
     prompt = engine._row(0, request, sampling).ids
     own = engine.tokenizer(reply, add_special_tokens=False)["input_ids"][: max(0, engine._context - len(prompt))]
     if not own:

@@ -25,9 +25,10 @@ import torch
 from ttc_esopt import models
 from ttc_esopt.engines.base import Reply, Request, Sampling, expect
 from ttc_esopt.engines.cache import new_cache, packed
-from ttc_esopt.engines.chat import written
+from ttc_esopt.engines.chat import end_tokens, written
 from ttc_esopt.engines.divergence import divergences
 from ttc_esopt.engines.lowrank import LowRankForward, Nudge
+from ttc_esopt.engines.measures import drift, measured
 from ttc_esopt.engines.sampling import choose, stream_key, uniforms
 from ttc_esopt.engines.weights import Weights, linear_modules
 from ttc_esopt.errors import ConfigurationError, EngineError
@@ -85,7 +86,7 @@ class TransformersEngine:
         accepted = inspect.signature(self.model.forward).parameters
         self._cache_word = "cache" if "cache" in accepted else "past_key_values"  # renamed in transformers 5
         self._accepts = {word for word in ("position_ids", "logits_to_keep") if word in accepted}
-        self._ends = _end_tokens(self.model, self.tokenizer)
+        self._ends = end_tokens(self.model, self.tokenizer)
         self._context = getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
 
     # -- writing -----------------------------------------------------------------------------------------------------
@@ -215,6 +216,15 @@ class TransformersEngine:
         """See `Engine.divergence`."""
         return divergences(self, requests, replies, sampling)
 
+    def drift(self, requests: Sequence[Request], replies: Sequence[str], sampling: Sampling) -> float:
+        """See `Engine.drift`."""
+        return drift(self, requests, replies, sampling)
+
+    def measure(self, steps: Sequence[tuple[Sequence[int], Sequence[float]]], sigma: float) -> dict:
+        """See `Engine.measure`."""
+        with torch.inference_mode():
+            return measured(self.weights, steps, sigma)
+
     # -- weights -----------------------------------------------------------------------------------------------------
 
     def step(self, directions: Sequence[int], coefficients: Sequence[float]) -> None:
@@ -225,9 +235,7 @@ class TransformersEngine:
     def rewind(self, steps: Sequence[tuple[Sequence[int], Sequence[float]]]) -> None:
         """See `Engine.rewind`."""
         with torch.inference_mode():
-            self.weights.reset()
-        for directions, coefficients in steps:
-            self.step(directions, coefficients)
+            self.weights.rewind(steps)
 
     def adopt(
         self, noise: NoiseKind, scope: str, steps: Sequence[tuple[Sequence[int], Sequence[float]]]
@@ -236,10 +244,8 @@ class TransformersEngine:
         if self.weights.base:
             raise EngineError("Expected a model that has not moved yet: steps of another run come first.")
         self._began = self._began or self.fingerprint()
-        first = Weights(self.model, noise, scope)
         with torch.inference_mode():
-            for directions, coefficients in steps:
-                first.step(directions, coefficients)
+            Weights(self.model, noise, scope).rewind(steps)
         self.weights = Weights(self.model, self.noise, self.weights.scope)
 
     def fingerprint(self) -> str:
@@ -387,11 +393,3 @@ def _load(where: Path | str, dtype: torch.dtype, device: torch.device):
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     return model, tokenizer
-
-
-def _end_tokens(model, tokenizer) -> set[int]:
-    """Every token that ends a reply by the word of the generation settings, the configuration or the tokenizer."""
-    ends: set[int] = set()
-    for value in (model.generation_config.eos_token_id, model.config.eos_token_id, tokenizer.eos_token_id):
-        ends.update(value if isinstance(value, (list, tuple)) else [] if value is None else [value])
-    return ends

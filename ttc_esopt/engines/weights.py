@@ -134,20 +134,33 @@ class Weights:
             delta = self.delta.get(name)
             if delta is None:
                 delta = self.delta[name] = torch.zeros(live.shape, dtype=torch.float32, device=live.device)
-            where, array = (noise, delta.numpy()) if delta.device.type == "cpu" else (torch_noise, delta)
-            if self.kind.kind == "full":
-                where.accumulate(array, directions, coefficients, name)
-            else:
-                where.accumulate_lowrank(array, directions, coefficients, name, self.kind.rank)
+            self.accumulate(name, delta, directions, coefficients)
             self._write_live(name)
             self._prints.pop(name, None)
 
-    def reset(self) -> None:
-        """Forget all steps: live = base."""
+    def accumulate(
+        self, name: str, delta: torch.Tensor, directions: Sequence[int], coefficients: Sequence[float]
+    ) -> None:
+        """delta += sum of c_i * eps_i for one tensor; the live weights stay as they are."""
+        where, array = (noise, delta.numpy()) if delta.device.type == "cpu" else (torch_noise, delta)
+        if self.kind.kind == "full":
+            where.accumulate(array, directions, coefficients, name)
+        else:
+            where.accumulate_lowrank(array, directions, coefficients, name, self.kind.rank)
+
+    def rewind(self, steps: Sequence[tuple[Sequence[int], Sequence[float]]]) -> None:
+        """The weights after these steps alone."""
         self.delta.clear()
         for name in self.base:
             self._write_live(name)
             self._prints.pop(name, None)
+        for directions, coefficients in steps:
+            self.step(directions, coefficients)
+
+    def to_base(self) -> None:
+        """live = base until `restore`."""
+        for name, base in self.base.items():
+            self.live[name].detach().copy_(base)
 
     def fingerprint(self) -> str:
         """16 hexadecimal digits over all tensors; those outside the scope, and unchanged ones, are read only once."""

@@ -140,6 +140,26 @@ def _remark(one: Update) -> str:
     return "; ".join(back + ([] if one.taken else [f"not taken: {one.skipped or 'no reason recorded'}"]))
 
 
+MEASURED = ("Step", "RMS of update", "RMS distance", "cosine with the last", "below 1e-3", "sigma", "2e-3", "KL")
+
+
+def measured_rows(run: RunData) -> list[list[str]]:
+    """What was measured after steps (`--diagnostics`), under the heads `MEASURED`."""
+
+    def number(value: object) -> str:
+        found = as_number(value)
+        return "–" if found is None else f"{found:.3g}"
+
+    rows = []
+    for line in run.diagnostics[:MOST_STEPS]:
+        below = as_table(line.get("below"))
+        shares = [show_share(as_number(below.get(word))) for word in ("0.001", "sigma", "0.002")]
+        names = ("update_rms", "distance_rms", "cosine")
+        first = [number(line.get(name)) for name in ("t", *names)]
+        rows.append([*first, *shares, number(line.get("kl"))])
+    return rows
+
+
 def update_summary(updates: Sequence[Update]) -> str:
     """One sentence on steps taken and skipped, and how far they are expected to have led."""
     if not updates:
