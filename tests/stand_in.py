@@ -104,6 +104,9 @@ class StandInEngine:
     def describe(self):
         return {"model": "stand-in", "dtype": "float32", "scope": "all", "base_fingerprint": self.began}
 
+    def peak(self):
+        return {"peak_mb": 1.0}
+
     def close(self):
         pass
 

@@ -69,7 +69,7 @@ def _machine() -> Iterator[Finding]:
 def _torch() -> Iterator[Finding]:
     import torch
 
-    from ttc_esopt.engines.transformers_engine import default_threads
+    from ttc_esopt.engines.place import default_threads
 
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]

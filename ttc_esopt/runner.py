@@ -179,6 +179,7 @@ def _search(folder: RunFolder, engine: Any, report: bool, say: Say) -> Result:
         with RunProgress(sum(call.count for call in scaffold.plan()), title) as progress:
             search = Search(folder, problem, scaffold, engine, search_set, progress)
             state = search.run()
+            folder.timings.append(engine.peak())
         fingerprint = engine.fingerprint()
         held_out = "val" in problem.splits and not settings.instances
         last = "choosing the best on val, reporting it on test:" if held_out else "evaluating"

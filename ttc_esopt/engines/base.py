@@ -192,5 +192,8 @@ class Engine(Protocol):
     def describe(self) -> dict:
         """Plain values for the run's record: model, dtype, device, threads, parameters, noise, scope, versions."""
 
+    def peak(self) -> dict[str, float]:
+        """Largest memory so far, MiB: `peak_mb` of the process, on a GPU also `gpu_peak_mb`."""
+
     def close(self) -> None:
         """Give the memory back; the engine is of no use afterwards."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import os
+import resource
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,9 +29,10 @@ from ttc_esopt.engines.chat import end_tokens, written
 from ttc_esopt.engines.divergence import divergences
 from ttc_esopt.engines.lowrank import LowRankForward, Nudge
 from ttc_esopt.engines.measures import drift, measured
+from ttc_esopt.engines.place import default_threads, device_of
 from ttc_esopt.engines.sampling import choose, stream_key, uniforms
 from ttc_esopt.engines.weights import Weights, linear_modules
-from ttc_esopt.errors import ConfigurationError, EngineError
+from ttc_esopt.errors import EngineError
 from ttc_esopt.es.noise import NoiseKind
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -73,7 +74,7 @@ class TransformersEngine:
         expect(batch_size >= 1, "batch_size >= 1", batch_size, "--batch-size")
         self.name, self.noise, self.batch_size = str(model), noise, batch_size
         self._began: str | None = None  # fingerprint before steps of other runs were taken, if any were
-        self.device = _device(device)
+        self.device = device_of(device)
         expect(dtype == "auto" or dtype in DTYPES, f"dtype auto, {', '.join(DTYPES)}", dtype, "--dtype")
         if dtype == "auto":
             dtype = "float32" if self.device.type == "cpu" else "bfloat16"
@@ -282,6 +283,13 @@ class TransformersEngine:
             "versions": {"torch": torch.__version__, "transformers": transformers.__version__, "numpy": np.__version__},
         }
 
+    def peak(self) -> dict[str, float]:
+        """See `Engine.peak`."""
+        found = {"peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)}
+        if self.device.type == "cuda":
+            found["gpu_peak_mb"] = round(torch.cuda.max_memory_allocated(self.device) / 2**20, 1)
+        return found
+
     def close(self) -> None:
         """Give the memory back."""
         self.model = self.weights = self.tokenizer = None
@@ -349,29 +357,6 @@ class _Batch:
         given[engine._cache_word] = self.cache
         output = engine.model(input_ids=ids, attention_mask=mask, use_cache=True, **given)
         return output.logits[:, -1]
-
-
-def default_threads() -> int:
-    """Threads for torch: OMP_NUM_THREADS where it is set, else the usable cores, at most 8.
-
-    Reading prompts is bound by arithmetic and gains from every core; writing replies is bound by memory, which a few
-    cores use up. With idle threads that sleep (see `load_engine`), more threads than free cores cost little.
-    """
-    told = os.environ.get("OMP_NUM_THREADS", "")
-    return max(1, int(told)) if told.isdigit() else min(8, len(os.sched_getaffinity(0)))
-
-
-def _device(text: str) -> torch.device:
-    if text == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(text)
-    except RuntimeError:
-        device = None
-    expect(device is not None and device.type in ("cpu", "cuda"), "device auto, cpu or cuda[:N]", text, "--device")
-    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
-        raise ConfigurationError(f"Expected a device of this machine, got {text!r}: no such CUDA device (--device).")
-    return device
 
 
 def _load(where: Path | str, dtype: torch.dtype, device: torch.device):

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from ttc_esopt.rundata import RunData, as_number, as_table, is_new
 
 PHASES = ("generate", "evaluate", "step")
+# FLOPs per parameter and token as the paper counts them (arXiv 2608.17310): forward passes alone, with a reference
+# model and a backward pass, with a critic too
+FACTORS = {"ES": 2.0, "GRPO": 8.0, "PPO": 14.0}
 
 
 @dataclass
@@ -62,15 +65,19 @@ class Ledger:
         Of the whole run, steps included.
     parameters : int or None
         Of the model, as run.toml has it.
+    peak_mb : float or None
+        Largest resident memory of the process so far, MiB; on a GPU also in `gpu_peak_mb`.
     """
 
     operators: dict[str, Cost]
     total: Cost
     parameters: int | None
+    peak_mb: float | None = None
+    gpu_peak_mb: float | None = None
 
-    def flops(self, cost: Cost) -> float | None:
-        """Forward FLOPs, estimated as 2 x parameters x (tokens read + tokens written)."""
-        return 2.0 * self.parameters * (cost.read + cost.written) if self.parameters else None
+    def flops(self, cost: Cost, method: str = "ES") -> float | None:
+        """FLOPs, estimated as factor x parameters x (tokens read + tokens written); the paper's `FACTORS`."""
+        return FACTORS[method] * self.parameters * (cost.read + cost.written) if self.parameters else None
 
     @property
     def rows(self) -> list[tuple[str, Cost]]:
@@ -98,7 +105,11 @@ def ledger(run: RunData) -> Ledger:
                     cost.seconds[phase] += reading[phase]
     total.seconds["step"] = sum(_seconds(line, "step") for line in run.timings)
     parameters = as_number(as_table(run.document.get("model")).get("parameters"))
-    return Ledger(operators, total, int(parameters) if parameters and parameters > 0 else None)
+    peaks = [
+        max((value for line in run.timings if (value := as_number(line.get(name))) is not None), default=None)
+        for name in ("peak_mb", "gpu_peak_mb")
+    ]
+    return Ledger(operators, total, int(parameters) if parameters and parameters > 0 else None, *peaks)
 
 
 def _readings(timings: Sequence[dict]) -> dict[int, dict[str, float]]:

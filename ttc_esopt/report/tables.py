@@ -198,6 +198,12 @@ def cost_rows(run: RunData) -> tuple[list[list[str]], list[tuple[str, str]]]:
         each = total.per(count)
         facts.append((f"Seconds per {name} candidate", "–" if each is None else f"{each:.3g}"))
     facts.append(("Tokens per second of generating", f"{total.speed:.1f}" if total.speed else "–"))
+    for name, peak in (("Peak memory of the process, MiB", book.peak_mb), ("of the GPU", book.gpu_peak_mb)):
+        if peak is not None:
+            facts.append((name, f"{peak:,.0f}"))
+    for method in ("GRPO", "PPO"):
+        value = book.flops(total, method)
+        facts.append((f"FLOPs of {method} on as many tokens", "–" if value is None else f"{value:.2e}"))
     return rows, facts
 
 

@@ -1,0 +1,33 @@
+"""Where an engine works: the device, and how many threads of it."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from ttc_esopt.engines.base import expect
+from ttc_esopt.errors import ConfigurationError
+
+
+def default_threads() -> int:
+    """Threads for torch: OMP_NUM_THREADS where it is set, else the usable cores, at most 8.
+
+    Reading prompts is bound by arithmetic and gains from every core; writing replies is bound by memory, which a few
+    cores use up. With idle threads that sleep (see `load_engine`), more threads than free cores cost little.
+    """
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, int(told)) if told.isdigit() else min(8, len(os.sched_getaffinity(0)))
+
+
+def device_of(text: str) -> torch.device:
+    if text == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(text)
+    except RuntimeError:
+        device = None
+    expect(device is not None and device.type in ("cpu", "cuda"), "device auto, cpu or cuda[:N]", text, "--device")
+    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
+        raise ConfigurationError(f"Expected a device of this machine, got {text!r}: no such CUDA device (--device).")
+    return device
