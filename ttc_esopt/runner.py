@@ -147,6 +147,7 @@ def work(folder: RunFolder, report: bool = True, say: Say = print, rollback: boo
         if report and find_spec("matplotlib") is None:
             report = False
             say("no report.html will be written: pip install 'ttc-esopt[report]', then `ttc-esopt report`")
+        say_memory(folder, say)
         say(f"loading {settings.model} ...")
         began = time.monotonic()
         with closing(open_engine(folder)) as engine:
@@ -218,6 +219,17 @@ def open_engine(folder: RunFolder, model: str | None = None) -> Any:
     )  # fmt: skip
     begin(engine, start)
     return engine
+
+
+def say_memory(folder: RunFolder, say: Say) -> None:
+    """Say what the model will take. Raises EngineError if it cannot fit."""
+    from ttc_esopt.engines.memory import memory_plan
+
+    plan = memory_plan(folder.settings, folder.document.get("model", {}).get("dtype", "auto"))
+    if plan is not None:
+        say(plan.text())
+        if narrow := plan.check():
+            say(narrow)
 
 
 def announcement(settings: Settings, out: Path) -> list[str]:

@@ -22,7 +22,7 @@ from ttc_esopt.attached.ledger import Ledger, Reading
 from ttc_esopt.errors import ConfigurationError, DataError
 from ttc_esopt.jsonlines import JsonLines, lines_of, write_atomically
 from ttc_esopt.runfolder import RunFolder
-from ttc_esopt.runner import open_engine
+from ttc_esopt.runner import open_engine, say_memory
 from ttc_esopt.search import replay
 from ttc_esopt.settings import FIELDS, Settings, resolve
 
@@ -138,6 +138,7 @@ class Session:
                                "steps": steps, "generations": plan["generations"], "starts": starts})  # fmt: skip
         began = time.monotonic()
         if self._engine is None:
+            say_memory(self.folder, self.say)
             self.say(f"loading {settings.model} ...")
             self._engine = open_engine(self.folder)
         fingerprint = self._engine.fingerprint()

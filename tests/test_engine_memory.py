@@ -1,0 +1,89 @@
+"""The memory plan: what it counts is what the engine then holds; what cannot fit is refused with numbers and advice."""
+
+import dataclasses
+import json
+
+import pytest
+from tiny_model import make_tiny_model
+
+from ttc_esopt import models
+from ttc_esopt.engines import Request, Sampling, load_engine
+from ttc_esopt.engines.memory import memory_plan
+from ttc_esopt.errors import EngineError
+from ttc_esopt.es.noise import NoiseKind
+from ttc_esopt.runfolder import RunFolder
+from ttc_esopt.runner import say_memory
+from ttc_esopt.settings import resolve
+
+LLAMA_8B = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 128256, "hidden_size": 4096,
+    "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "max_position_embeddings": 131072, "tie_word_embeddings": False, "rms_norm_eps": 1e-5,
+}  # fmt: skip
+
+
+def bytes_of(tensors):
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values() if tensor.is_floating_point())
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("noise", ["full", "lowrank:1"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_plan_is_what_the_engine_holds_after_a_step(tmp_path, tied, noise, dtype):
+    model = str(make_tiny_model(tmp_path / "model", tied=tied))
+    plan = memory_plan(resolve({"model": model, "arm": "esopt", "noise": noise, "dtype": dtype, "device": "cpu"}))
+    engine = load_engine(model, noise=NoiseKind.parse(noise), dtype=dtype, threads=1)
+    engine.step([1, 2], (0.1, -0.1))
+    held = engine.weights
+    assert (plan.weights, plan.base, plan.delta) == (bytes_of(held.live), bytes_of(held.base), bytes_of(held.delta))
+    assert plan.where == "host memory" and 0 < plan.free <= plan.total and plan.cache > 0
+
+
+def test_arms_without_steps_hold_less(tmp_path):
+    model = str(make_tiny_model(tmp_path / "model"))
+    of = {
+        (arm, noise): memory_plan(resolve({"model": model, "arm": arm, "noise": noise, "device": "cpu"}))
+        for arm in ("frozen", "noise") for noise in ("full", "lowrank:1")
+    }  # fmt: skip
+    assert all(plan.delta == 0 for plan in of.values())
+    assert [key for key, plan in of.items() if plan.base] == [("noise", "full")]
+    engine = load_engine(model, noise=NoiseKind("full"), threads=1)
+    engine.generate([Request("def f(x):", 1, direction=5, sigma=0.1)], Sampling(max_tokens=2))
+    assert bytes_of(engine.weights.base) == of["noise", "full"].base and not engine.weights.delta
+
+
+def test_an_8b_model_takes_what_the_page_of_engines_says(tmp_path):
+    (tmp_path / "llama").mkdir()
+    (tmp_path / "llama" / "config.json").write_text(json.dumps(LLAMA_8B))
+    given = {"model": str(tmp_path / "llama"), "arm": "esopt", "preset": "paper", "dtype": "float16", "device": "cpu"}
+    plan = memory_plan(resolve(given))
+    parameters = 8_030_261_248
+    assert (plan.weights, plan.base, plan.delta) == (2 * parameters, 2 * parameters, 4 * parameters)
+    linear = memory_plan(resolve(given | {"noise": "lowrank:1"}))
+    assert linear.delta == 4 * 6_979_321_856
+    assert plan.cache == 2 * 2 * 32 * 8 * 128 * 10 * (1024 + 768)  # children of e1, all at once
+    small = dataclasses.replace(plan, total=24 << 30, free=23 << 30, where="cuda:0")
+    with pytest.raises(EngineError, match=r"does not fit. memory in cuda:0: 62.* GiB .*--noise lowrank:1"):
+        small.check()
+    assert "may not fit" in dataclasses.replace(plan, total=80 << 30, free=50 << 30).check()
+    assert dataclasses.replace(plan, total=80 << 30, free=79 << 30).check() is None
+
+
+def test_what_is_not_there_yet_has_no_plan(tmp_path, monkeypatch):
+    monkeypatch.setenv("TTC_ESOPT_CACHE", str(tmp_path / "empty"))
+    assert memory_plan(resolve({"model": "smollm2-135m"})) is None
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text("{")
+    assert memory_plan(resolve({"model": str(tmp_path / "broken")})) is None
+    assert not models.folder_of("smollm2-135m").exists()
+
+
+def test_it_is_said_before_the_model_is_loaded(tmp_path, monkeypatch):
+    model = str(make_tiny_model(tmp_path / "model"))
+    folder = RunFolder.create(tmp_path / "run", resolve({"model": model, "arm": "esopt", "device": "cpu"}), "test")
+    said = []
+    say_memory(folder, said.append)
+    assert len(said) == 1 and said[0].startswith("memory in host memory: ") and " are free" in said[0]
+    monkeypatch.setattr("ttc_esopt.engines.memory._room", lambda device: (1 << 10, 1 << 12, "host memory"))
+    with pytest.raises(EngineError, match="does not fit"):
+        say_memory(folder, said.append)
