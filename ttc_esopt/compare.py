@@ -217,6 +217,8 @@ def compare(
         together = aggregate([_sides(a, b, of, pairs) for _, a, b, of, pairs, _ in drafts])
     differences = differing(lefts, rights)
     notes += family_notes(settings)
+    if any(run.settings["init_from"] for run in (*lefts, *rights)):
+        notes.append("runs that start from a tuned model: what that model's own run spent is counted nowhere")
     if not differences:
         notes.append("both sides have the same settings: only the seeds differ")
     for package, (a, b) in differing_versions(lefts, rights).items():
