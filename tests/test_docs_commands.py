@@ -1,7 +1,7 @@
 """Every `ttc-esopt` command of README, docs/ and runs/README.md is run as it stands, page by page, in one folder each.
 
-Searches are smaller than written. README's are made with the real model; on the other pages the model called
-smollm2-135m is a tiny random one. What needs another program's environment has a test elsewhere.
+Searches and test sets are smaller than written. README's are made with the real model; on the other pages the model
+called smollm2-135m is a tiny random one. What needs another program's environment has a test elsewhere.
 """
 
 import functools
@@ -20,6 +20,8 @@ from tiny_model import make_tiny_model
 
 from ttc_esopt import models
 from ttc_esopt.cli.main import main
+from ttc_esopt.problems.kp_construct import KpConstruct
+from ttc_esopt.problems.tsp_construct import TspConstruct
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "runs" / "README.md"]
@@ -88,10 +90,17 @@ def cache(tmp_path_factory):
     return folder
 
 
+def few(instances):
+    """The method of a problem, with the first 16 instances of each set."""
+    return lambda self, *where: instances(self, *where)[:16]
+
+
 @pytest.fixture
 def ttc(tmp_path, monkeypatch):
     """Runs a command in this process in the folder of the test; its exit code."""
     monkeypatch.chdir(tmp_path)
+    for problem in (TspConstruct, KpConstruct):  # a thousand test instances for each program take a while
+        monkeypatch.setattr(problem, "instances", few(problem.instances))
 
     def call(command):
         words = []
