@@ -5,6 +5,7 @@ Tests marked `browser` run wherever Playwright and a Chromium or Chrome are inst
 
 import os
 import shutil
+import signal
 from importlib.util import find_spec
 
 import pytest
@@ -14,6 +15,12 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 
 def pytest_addoption(parser):
     parser.addoption("--model", action="store_true", help="also run the tests with the real small model")
+
+
+def pytest_configure(config):
+    # a shell starts what runs in its background with SIGINT ignored, which tests and their children would inherit
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def browser():
