@@ -10,14 +10,14 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from ttc_esopt.errors import ConfigurationError
-from ttc_esopt.rundata import RunData, as_number, as_table, read_run
+from ttc_esopt.rundata import RunData, as_number, as_table, ended_at_limit, read_run
 from ttc_esopt.settings import FIELDS, check_types
 
 IGNORABLE = {
@@ -32,7 +32,7 @@ IGNORABLE = {
 }
 WITHIN = {"candidates": 0.02, "tokens": 0.05}  # how far apart the sides' mean budgets may be
 # settings that change where or how fast a run works, not what it looks for
-_FREE = {
+FREE = {
     "seed", "threads", "batch_size", "workers", "device", "engine", "dtype", "data", "sandbox", "max_minutes",
     "max_tokens_total", "diagnostics", "cap_kl", "cap_distance",
 }  # fmt: skip
@@ -68,10 +68,14 @@ class Key:
         """Names of the parts that differ."""
         return [name for name in self.__dataclass_fields__ if getattr(self, name) != getattr(other, name)]
 
+    @property
+    def where(self) -> str:
+        """For people: problem, set, size."""
+        return " ".join(str(part) for part in (self.problem, self.split, self.size) if part is not None)
+
     def text(self) -> str:
-        """For people: problem, set, size, method, model, budget."""
-        where = " ".join(str(part) for part in (self.problem, self.split, self.size) if part is not None)
-        return ", ".join([where, *(part for part in (self.method, self.budget) if part is not None)])
+        """For people: problem, set, size, method, budget."""
+        return ", ".join([self.where, *(part for part in (self.method, self.budget) if part is not None)])
 
 
 @dataclass(frozen=True)
@@ -187,8 +191,8 @@ def _known(data: RunData) -> dict[tuple[str, str], float]:
 def _unfinished(data: RunData, settings: dict[str, Any], tokens: int, budget_in: str) -> str | None:
     result = as_table(data.document.get("result"))
     limit = settings["max_tokens_total"]
-    concluded = "rows" in data.best or all(line["objective"] is None for line in data.samples)
-    if budget_in == "tokens" and limit and tokens >= limit and concluded:
+    valid = any(line["objective"] is not None for line in data.samples)
+    if budget_in == "tokens" and ended_at_limit(limit, tokens, valid, data.best):
         return None  # the limit is this run's budget
     if not result:
         return f"{len(data.samples)} candidates, and no result in run.toml"
@@ -302,7 +306,7 @@ def _no_run_twice(runs: Sequence[Run], counts: Sequence[int]) -> None:
 
 def _of_one_kind(name: str, key: Key, runs: Sequence[Run], ignore: Collection[str], budget_in: str) -> None:
     """Within a side only seeds differ."""
-    free = _FREE | _IN_KEY
+    free = FREE | _IN_KEY
     if budget_in == "candidates" or "budget" in ignore:
         free = free | {"budget", "budget_excludes_init"}
     for setting in (name for name in FIELDS if name not in free):
@@ -379,25 +383,3 @@ def _close(a: float, b: float) -> bool:
 def _constant(values: Iterable[tuple[float, Path]]) -> bool:
     numbers = [value for value, _ in values]
     return all(_close(number, numbers[0]) for number in numbers)
-
-
-def differing(left: Sequence[Run], right: Sequence[Run]) -> dict[str, tuple[list, list]]:
-    """Settings that differ between the sides, with their values: what is compared."""
-    return _differing(left, right, lambda run: {k: v for k, v in run.settings.items() if k not in _FREE})
-
-
-def differing_versions(left: Sequence[Run], right: Sequence[Run]) -> dict[str, tuple[list, list]]:
-    """Packages whose versions differ between the sides."""
-    return _differing(left, right, lambda run: run.versions)
-
-
-def _differing(
-    left: Sequence[Run], right: Sequence[Run], of: Callable[[Run], dict[str, Any]]
-) -> dict[str, tuple[list, list]]:  # fmt: skip
-    names = dict.fromkeys(name for run in (*left, *right) for name in of(run))
-    found = {}
-    for name in names:
-        values = tuple(sorted({of(run).get(name) for run in side}, key=str) for side in (left, right))
-        if values[0] != values[1]:
-            found[name] = values
-    return found

@@ -10,13 +10,13 @@ has no test set. What may be compared with what is decided in `ttc_esopt.compara
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ttc_esopt.comparable import IGNORABLE, WITHIN, Key, Run, differing, differing_versions, open_sides
+from ttc_esopt.comparable import FREE, IGNORABLE, WITHIN, Key, Run, open_sides
 from ttc_esopt.errors import ConfigurationError
 from ttc_esopt.statistics import (
     ALPHA,
@@ -115,6 +115,12 @@ class Setting:
             return "not shown"
         return "better" if self.statistics.primary.p < 0.5 else "worse"
 
+    @property
+    def difference(self) -> str:
+        """For people: candidate less baseline, and percent of the baseline where that means something."""
+        of = self.statistics
+        return f"{of.difference:+.4g}" + ("" if of.percent is None else f" ({of.percent:+.2f} %)")
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         of = self.statistics
@@ -180,6 +186,7 @@ def compare(
     ignore: Collection[str] = (),
     budget_in: str = "candidates",
     ks: Sequence[int] = (1, 10),
+    whole: bool = True,
 ) -> Comparison:
     """Compare finished runs.
 
@@ -189,6 +196,7 @@ def compare(
     ignore : what may differ all the same, words of `ttc_esopt.comparable.IGNORABLE`
     budget_in : `candidates` (equal settings) or `tokens` (mean tokens written within 5 %)
     ks : of Pass@k
+    whole : these settings are the whole family; else what Holm's correction puts out of reach is for the caller to say
 
     Raises
     ------
@@ -215,16 +223,38 @@ def compare(
     together = None
     if len(settings) > 1:
         together = aggregate([_sides(a, b, of, pairs) for _, a, b, of, pairs, _ in drafts])
-    differences = differing(lefts, rights)
-    notes += family_notes(settings)
+    differences = _differing_settings(lefts, rights)
+    notes += family_notes(settings) if whole else []
     if any(run.settings["init_from"] for run in (*lefts, *rights)):
         notes.append("runs that start from a tuned model: what that model's own run spent is counted nowhere")
     if not differences:
         notes.append("both sides have the same settings: only the seeds differ")
-    for package, (a, b) in differing_versions(lefts, rights).items():
+    for package, (a, b) in _differing_versions(lefts, rights).items():
         notes.append(f"{package}: {', '.join(map(str, a))} in the baseline, {', '.join(map(str, b))} in the candidate")
     means = [(one.statistics.baseline.mean, one.statistics.candidate.mean) for one in settings]
     return Comparison(settings, differences, tally(means), together, notes, sorted(ignore), budget_in)
+
+
+def _differing_settings(left: Sequence[Run], right: Sequence[Run]) -> dict[str, tuple[list, list]]:
+    """Settings that differ between the sides, with their values: what is compared."""
+    return _differing(left, right, lambda run: {k: v for k, v in run.settings.items() if k not in FREE})
+
+
+def _differing_versions(left: Sequence[Run], right: Sequence[Run]) -> dict[str, tuple[list, list]]:
+    """Packages whose versions differ between the sides."""
+    return _differing(left, right, lambda run: run.versions)
+
+
+def _differing(
+    left: Sequence[Run], right: Sequence[Run], of: Callable[[Run], dict[str, Any]]
+) -> dict[str, tuple[list, list]]:  # fmt: skip
+    names = dict.fromkeys(name for run in (*left, *right) for name in of(run))
+    found = {}
+    for name in names:
+        values = tuple(sorted({of(run).get(name) for run in side}, key=str) for side in (left, right))
+        if values[0] != values[1]:
+            found[name] = values
+    return found
 
 
 def _pairs(left: Sequence[Run], right: Sequence[Run]) -> tuple[list[tuple[int, int]], list[str]]:

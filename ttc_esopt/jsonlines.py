@@ -7,10 +7,12 @@ bytes and every float is read back exactly.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import BinaryIO
 
 from ttc_esopt.errors import DataError
 
@@ -99,7 +101,7 @@ class JsonLines:
         records, position = [], 0
         lines = data.split(b"\n")
         for number, line in enumerate(lines[:-1], start=1):  # the piece after the last newline is torn, or empty
-            record = _parsed(line)
+            record = parsed(line)
             if record is None:
                 if any(piece for piece in lines[number:]):
                     raise DataError(f"Expected a JSON object in line {number} of {self.path}, got {line[:60]!r}.")
@@ -132,6 +134,26 @@ def write_atomically(path: Path, text: str) -> None:
         raise DataError(f"Cannot write {path}: {error.strerror}.") from error
 
 
+def hold(path: Path) -> BinaryIO:
+    """Open a file of a folder for this process alone, until it is closed; the file is made if it is not there.
+
+    Raises
+    ------
+    DataError
+        Another process holds it, or it cannot be written.
+    """
+    try:
+        file = open(path, "ab")  # noqa: SIM115  held until the caller closes it
+        sync_folder(path.parent)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise DataError(f"Another process is writing to {path.parent}; wait for it or stop it.") from None
+    except OSError as error:
+        raise DataError(f"Cannot write to {path.parent}: {error.strerror}.") from None
+    return file
+
+
 def sync_folder(folder: Path) -> None:
     """The name of a new file is on the disk only once its folder is."""
     descriptor = os.open(folder, os.O_RDONLY)
@@ -141,10 +163,11 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _parsed(line: bytes) -> dict | None:
+def parsed(line: bytes | str) -> dict | None:
+    """The object of a line; None where it holds none."""
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ttc_esopt.errors import ConfigurationError
+from ttc_esopt.jsonlines import parsed
 
 LARGEST = 1e150  # of numbers that count: squares and sums of larger ones are no floats
 
@@ -82,14 +83,7 @@ def _json_lines(path: Path) -> tuple[list[dict], int]:
         rows = [row for row in _text(path).split("\n") if row.strip()]
     except OSError:
         return [], 0
-    found = []
-    for row in rows:
-        try:
-            value = json.loads(row)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(value, dict):
-            found.append(value)
+    found = [value for row in rows if (value := parsed(row)) is not None]
     return found, len(rows) - len(found)
 
 
@@ -140,6 +134,11 @@ def thirds(written: Sequence[dict]) -> tuple[float | None, float | None]:
     flags = [line["objective"] is not None for line in written]
     third = len(flags) // 3
     return (sum(flags[:third]) / third, sum(flags[-third:]) / third) if third else (None, None)
+
+
+def ended_at_limit(limit: float, tokens: float, valid: bool, best: dict) -> bool:
+    """Whether a run without a result has ended at its limit of tokens: it has concluded, or had nothing to conclude."""
+    return 0 < limit <= tokens and (not valid or "rows" in best)
 
 
 def references(run: RunData) -> dict[str, float]:

@@ -13,7 +13,6 @@ best.py, best.json, report.html
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import importlib.metadata
 import json
 import platform
@@ -27,9 +26,9 @@ import tomli_w
 from ttc_esopt import __version__
 from ttc_esopt.errors import ConfigurationError, DataError
 from ttc_esopt.es.history import History
-from ttc_esopt.jsonlines import JsonLines, lines_of, sync_folder, write_atomically
+from ttc_esopt.jsonlines import JsonLines, hold, write_atomically
 from ttc_esopt.settings import TABLES, Settings, resolve
-from ttc_esopt.tuned import tuned
+from ttc_esopt.tuned import start_of, write_start
 
 LIMITS = ("max_tokens_total", "max_minutes", "cap_kl", "cap_distance")
 VERSIONED = ("torch", "transformers", "numpy", "numba", "scipy", "tokenizers")
@@ -69,11 +68,9 @@ class RunFolder:
             "run": {"command": command},
             "versions": versions(),
         }
-        start = tuned(Path(settings.init_from), settings.rollback).lines if settings.init_from else []
+        start = start_of(settings)
         try:
-            (path / "start.jsonl").unlink(missing_ok=True)  # of a run that never got as far as its model
-            if start:
-                write_atomically(path / "start.jsonl", "".join(f"{line}\n" for line in lines_of(start)))
+            write_start(path, start)
             write_atomically(path / "run.toml", tomli_w.dumps(document))
         except DataError as error:
             raise ConfigurationError(f"{error} (--out)") from None
@@ -104,14 +101,7 @@ class RunFolder:
 
     def lock(self) -> None:
         """Keep a second process out for the life of this one. Raises DataError if one is already at work."""
-        try:
-            self._lock = open(self.path / "samples.jsonl", "ab")  # noqa: SIM115  held until the run ends
-            sync_folder(self.path)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DataError(f"Another process is writing to {self.path}; wait for it or stop it.") from None
-        except OSError as error:
-            raise DataError(f"Cannot write to {self.path}: {error.strerror}.") from None
+        self._lock = hold(self.path / "samples.jsonl")
 
     def unlock(self) -> None:
         """Let others in."""

@@ -274,7 +274,8 @@ class Search:
         self._at = step.t
         if step.t < len(records):
             stored = {name: records[step.t].get(name) for name in record}
-            stored |= {name: records[step.t][name] for name in ("from",) if name in records[step.t]}
+            if "from" in records[step.t]:
+                stored["from"] = records[step.t]["from"]
             if lines_of([stored]) != lines_of([record]):  # compared as written: tuples are lists there
                 raise DataError(
                     f"{self.folder.history.path}, line {step.t + 1} does not follow from samples.jsonl; "

@@ -22,12 +22,13 @@ from ttc_esopt.errors import ConfigurationError, DataError
 from ttc_esopt.es.history import path
 from ttc_esopt.es.noise import VERSION, NoiseKind
 from ttc_esopt.es.optimizer import coefficients
-from ttc_esopt.jsonlines import write_atomically
+from ttc_esopt.jsonlines import lines_of, write_atomically
 
 if TYPE_CHECKING:
     from ttc_esopt.engines.base import Engine
     from ttc_esopt.runfolder import RunFolder
     from ttc_esopt.scaffolds.base import Call
+    from ttc_esopt.settings import Settings
 
 PATCH = 1  # version of the format
 _NEEDED = {"chapter", "noise", "noise_version", "scope", "dtype", "began", "seeds", "weights", "alpha", "fingerprint"}
@@ -225,6 +226,24 @@ def settled(given: dict[str, Any]) -> dict[str, Any]:
     if given.get("dtype", "auto") not in (dtype, "auto"):
         raise ConfigurationError(f"{place} was made with dtype {dtype}, got {given['dtype']} (--dtype, --init-from).")
     return {**given, "init_from": str(place.resolve()), "model": given.get("model", start.model)}
+
+
+def start_of(settings: Settings) -> list[dict[str, Any]]:
+    """The steps that a run with these settings starts from; raises as `tuned`."""
+    return tuned(Path(settings.init_from), settings.rollback).lines if settings.init_from else []
+
+
+def write_start(path: Path, lines: Sequence[dict[str, Any]]) -> None:
+    """Write start.jsonl into a new folder, or take away that of one that never got as far as its model.
+
+    Raises DataError if it cannot be written.
+    """
+    try:
+        (path / "start.jsonl").unlink(missing_ok=True)
+    except OSError as error:
+        raise DataError(f"Cannot write to {path}: {error.strerror}.") from None
+    if lines:
+        write_atomically(path / "start.jsonl", "".join(f"{line}\n" for line in lines_of(lines)))
 
 
 def steps_of(folder: RunFolder, rollback: bool) -> list[dict[str, Any]]:

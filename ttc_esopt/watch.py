@@ -8,7 +8,6 @@ view is redrawn; elsewhere a line is printed for each run in which something cha
 from __future__ import annotations
 
 import fcntl
-import json
 import time
 import tomllib
 from collections import Counter
@@ -23,7 +22,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ttc_esopt.errors import ConfigurationError
-from ttc_esopt.rundata import all_numbers, as_number, as_table, show_objective, visible
+from ttc_esopt.jsonlines import parsed
+from ttc_esopt.rundata import all_numbers, as_number, as_table, ended_at_limit, show_objective, visible
 
 _BARS = "▁▂▃▄▅▆▇█"
 _RECENT = 40  # replies whose valid share is shown, and values of the small curve
@@ -50,11 +50,7 @@ class Tail:
         self._at += len(whole)
         found = []
         for line in whole.splitlines():
-            try:
-                value = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(value, dict):
+            if (value := parsed(line)) is not None:
                 found.append(value)
         return found
 
@@ -121,14 +117,12 @@ class Watched:
         """Whether the run ended at its limit of tokens: then best.json has the values of the end, and no result is."""
         limit = as_number(self.settings.get("max_tokens_total")) or 0
         if not 0 < limit <= self.tokens:
-            return False
-        if self.best is None:
-            return True  # nothing was valid: no best.json will come
+            return False  # as it is nearly always: no file has to be read
         try:
-            best = json.loads((self.folder / "best.json").read_text(encoding="utf-8", errors="replace"))
-        except (OSError, ValueError):
-            return False
-        return isinstance(best, dict) and "rows" in best
+            best = parsed((self.folder / "best.json").read_bytes())
+        except OSError:
+            best = None
+        return ended_at_limit(limit, self.tokens, self.best is not None, best or {})
 
     def _candidate(self, line: dict) -> None:
         objective = as_number(line.get("objective"))

@@ -136,12 +136,11 @@ def _export(
 
     if out is None and patch is None:
         raise ConfigurationError("Expected where to write: a checkpoint (--out DIR) or a patch (--patch FILE).")
-    if patch is not None:
-        typer.echo(f"fingerprint {export_patch(folder, patch)}")
     if out is not None:
         typer.echo(f"fingerprint {export(folder, out, model)}")
         typer.echo(f"checkpoint: {out}")
     if patch is not None:
+        typer.echo(f"fingerprint {export_patch(folder, patch)}")
         typer.echo(f"patch: {patch} ({patch.stat().st_size:,} bytes)")
 
 

@@ -8,7 +8,6 @@ probe.json     the result;  probe.html, probe.svg  for people
 
 from __future__ import annotations
 
-import fcntl
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,12 @@ from typing import Any
 import tomli_w
 
 from ttc_esopt.errors import ConfigurationError, DataError
-from ttc_esopt.jsonlines import JsonLines, lines_of, write_atomically
+from ttc_esopt.jsonlines import JsonLines, hold, write_atomically
 from ttc_esopt.probe import NOT_HERE
 from ttc_esopt.probe.plan import Plan
 from ttc_esopt.runfolder import versions
 from ttc_esopt.settings import Settings
-from ttc_esopt.tuned import tuned
+from ttc_esopt.tuned import start_of, write_start
 
 CONCLUSIONS_ONLY = ("budget", "shaping", "population", "offspring", "init_candidates")  # decide no reply
 NAME = "probe.toml"
@@ -60,11 +59,9 @@ class ProbeFolder:
         if (path / "run.toml").exists() or (path / "probe.jsonl").exists():
             raise ConfigurationError(f"{path} holds something else already: give another --out.")
         document = {**told, "versions": versions(), "model": {}}
-        s = plan.settings
-        if s.init_from:
-            start = tuned(Path(s.init_from), s.rollback).lines
-            write_atomically(path / "start.jsonl", "".join(f"{line}\n" for line in lines_of(start)))
+        start = start_of(plan.settings)
         try:
+            write_start(path, start)
             write_atomically(path / NAME, tomli_w.dumps(document))
         except DataError as error:
             raise ConfigurationError(f"{error} (--out)") from None
@@ -72,13 +69,7 @@ class ProbeFolder:
 
     def lock(self) -> None:
         """Keep a second process out. Raises DataError if one is already at work."""
-        try:
-            self._lock = open(self.lines.path, "ab")  # noqa: SIM115  held until the probe ends
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DataError(f"Another process is writing to {self.path}; wait for it or stop it.") from None
-        except OSError as error:
-            raise DataError(f"Cannot write to {self.path}: {error.strerror}.") from None
+        self._lock = hold(self.lines.path)
 
     def unlock(self) -> None:
         """Let others in."""

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t
 
+from ttc_esopt.report.costs import PHASES, seconds_of
 from ttc_esopt.rundata import RunData, as_number
 
 AXES = ("candidates", "tokens", "seconds")
@@ -63,7 +64,7 @@ def spent(run: RunData, axis: str) -> NDArray[np.float64] | None:
     at: dict[object, float] = {}
     total = 0.0
     for line in run.timings:
-        total += sum(max(0.0, as_number(line.get(phase)) or 0.0) for phase in ("generate", "evaluate", "step"))
+        total += sum(seconds_of(line, phase) for phase in PHASES)
         if isinstance(line.get("order"), int):
             at[line["order"]] = total
     if not total:

@@ -103,7 +103,7 @@ def ledger(run: RunData) -> Ledger:
                 cost.timed += _count(line, "tokens")
                 for phase in ("generate", "evaluate"):
                     cost.seconds[phase] += reading[phase]
-    total.seconds["step"] = sum(_seconds(line, "step") for line in run.timings)
+    total.seconds["step"] = sum(seconds_of(line, "step") for line in run.timings)
     parameters = as_number(as_table(run.document.get("model")).get("parameters"))
     peaks = [
         max((value for line in run.timings if (value := as_number(line.get(name))) is not None), default=None)
@@ -119,11 +119,12 @@ def _readings(timings: Sequence[dict]) -> dict[int, dict[str, float]]:
         if isinstance(line.get("order"), int):
             reading = found.setdefault(line["order"], dict.fromkeys(PHASES, 0.0))
             for phase in ("generate", "evaluate"):
-                reading[phase] += _seconds(line, phase)
+                reading[phase] += seconds_of(line, phase)
     return found
 
 
-def _seconds(line: dict, phase: str) -> float:
+def seconds_of(line: dict, phase: str) -> float:
+    """Of a phase, in a line of timings.jsonl."""
     return max(0.0, as_number(line.get(phase)) or 0.0)
 
 

@@ -132,16 +132,13 @@ def _comparison(one: Any) -> dict[str, Any]:
 def _setting(setting: Any) -> list[str]:
     of = setting.statistics
     test, shift = of.primary, of.shift
-    percent = "" if of.percent is None else f" ({of.percent:+.2f} %)"
-    key = setting.key
-    where = " ".join(str(part) for part in (key.problem, key.split, key.size) if part is not None)
 
     def side(summary: Any) -> str:
         return f"{summary.mean:.6g} ± {'–' if summary.sd is None else f'{summary.sd:.3g}'}"
 
     return [
-        where, f"{of.baseline.n}, {of.candidate.n}", side(of.baseline), f"{of.best[0]:.6g}", side(of.candidate),
-        f"{of.best[1]:.6g}", f"{of.difference:+.4g}{percent}",
+        setting.key.where, f"{of.baseline.n}, {of.candidate.n}", side(of.baseline), f"{of.best[0]:.6g}",
+        side(of.candidate), f"{of.best[1]:.6g}", setting.difference,
         f"{shift.estimate:+.4g} [{shift.low:+.4g}, {shift.high:+.4g}] at {100 * shift.confidence:.1f} %",
         f"{of.a12:.2f}", test.name, _p(test.p_two_sided), _p(setting.p_holm), setting.verdict,
     ]  # fmt: skip

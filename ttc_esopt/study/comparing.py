@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from ttc_esopt.jsonlines import write_atomically
 from ttc_esopt.rundata import as_number, read_run
 from ttc_esopt.runfolder import RunFolder
 from ttc_esopt.statistics import ALPHA, FEW, holm
-from ttc_esopt.study.plan import state_of
+from ttc_esopt.study.plan import State, state_of
 from ttc_esopt.study.recipe import Arm, Cell, Recipe
 
 FILE = "comparison.json"
@@ -54,29 +54,31 @@ def compared(recipe: Recipe, out: Path | str) -> list[ArmComparison]:
         In the recipe's order. What cannot be compared has `trouble` and is no part of the family.
     """
     cells = recipe.cells(Path(out))
+    states = {cell.folder: state_of(cell.folder) for cell in cells}
     found = []
     for arm, against in recipe.pairs():
         sides = [[cell for cell in cells if cell.arm == one.name] for one in (against, arm)]
         try:
-            found.append(ArmComparison(arm.name, against.name, _compare(recipe, arm, against, *sides)))
+            found.append(ArmComparison(arm.name, against.name, _compare(recipe, arm, against, sides, states)))
         except TtcEsoptError as error:
             found.append(ArmComparison(arm.name, against.name, None, str(error)))
     return _corrected(found)
 
 
-def _compare(recipe: Recipe, arm: Arm, against: Arm, left: Sequence[Cell], right: Sequence[Cell]) -> Comparison:
-    cells = (*left, *right)
-    states = [state_of(cell.folder) for cell in cells]
-    missing = [cell.title for cell, state in zip(cells, states, strict=True) if state.run is None]
+def _compare(
+    recipe: Recipe, arm: Arm, against: Arm, sides: Sequence[Sequence[Cell]], states: Mapping[Path, State]
+) -> Comparison:
+    cells = [cell for side in sides for cell in side]
+    missing = [cell.title for cell in cells if states[cell.folder].run is None]
     if missing:
         listed = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
         raise DataError(f"{len(missing)} of {len(cells)} runs have not begun or cannot be read: {listed}.")
     ignore, equal = {*recipe.ignore, *arm.ignore}, recipe.tokens_like(arm) == recipe.tokens_like(against)
     if equal:  # these differ by intention; how far apart the tokens are is told below
         ignore |= {"method", "budget"}
-    budget_in = "tokens" if equal or any(state.at_limit for state in states) else "candidates"
-    folders = ([cell.folder for cell in side] for side in (left, right))
-    result = compare(*folders, ignore=sorted(ignore), budget_in=budget_in)
+    budget_in = "tokens" if equal or any(states[cell.folder].at_limit for cell in cells) else "candidates"
+    folders = ([cell.folder for cell in side] for side in sides)
+    result = compare(*folders, ignore=sorted(ignore), budget_in=budget_in, whole=False)
     return replace(result, notes=result.notes + _apart(result)) if equal else result
 
 
@@ -100,10 +102,8 @@ def _corrected(found: Sequence[ArmComparison]) -> list[ArmComparison]:
     result = []
     for one in found:
         if one.comparison is not None:
-            own = family_notes(one.comparison.settings)
             settings = [replace(setting, p_holm=next(adjusted)) for setting in one.comparison.settings]
-            notes = [note for note in one.comparison.notes if note not in own]
-            one = replace(one, comparison=replace(one.comparison, settings=settings, notes=notes))
+            one = replace(one, comparison=replace(one.comparison, settings=settings))
         result.append(one)
     return result
 
@@ -214,11 +214,9 @@ def closing_rows(comparisons: Sequence[ArmComparison]) -> list[tuple[str, ...]]:
             continue
         for setting in one.comparison.settings:
             of = setting.statistics
-            percent = "" if of.percent is None else f" ({of.percent:+.2f} %)"
-            where = " ".join(str(part) for part in (setting.key.problem, setting.key.split, setting.key.size) if part)
             rows.append(
-                (where, one.arm, one.against, f"{of.candidate.mean:.6g}", f"{of.baseline.mean:.6g}",
-                 f"{of.difference:+.4g}{percent}", f"{setting.p_holm:.4f}", setting.verdict)
+                (setting.key.where, one.arm, one.against, f"{of.candidate.mean:.6g}", f"{of.baseline.mean:.6g}",
+                 setting.difference, f"{setting.p_holm:.4f}", setting.verdict)
             )  # fmt: skip
     return rows
 
