@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import os
+import resource
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -251,6 +253,18 @@ def test_a_full_queue_is_503(served):
         assert client.state()["batch"]["dealt"] == 1  # scores and state need no place in the queue
         client.engine.gate.set()
         waiting.result()
+
+
+def test_a_process_with_more_than_1024_open_files_serves_on(served):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2048:
+        pytest.skip(f"no more than {hard} files may be open")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    with contextlib.ExitStack() as stack:
+        for _ in range(1100):  # what comes after has a descriptor that select() does not take
+            stack.enter_context(open(os.devnull))
+        assert served().ok("/completions", EOH)["content"]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_reply_that_nobody_took_goes_to_the_next_who_asks_the_same(served):

@@ -313,7 +313,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _gone(self) -> bool:
         """Whether the sender has closed the connection."""
         try:
-            if not select.select([self.connection], [], [], 0)[0]:
+            waiting = select.poll()  # unlike select() it takes descriptors of any number
+            waiting.register(self.connection, select.POLLIN)
+            if not waiting.poll(0):
                 return False
             return self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
         except (OSError, ValueError):
