@@ -37,9 +37,9 @@ def eps_of(kind, seed, name, shape):
 
 
 def test_a_tied_tensor_is_one_tensor_under_its_checkpoint_name(folder, tmp_path):
-    names = Weights(model(folder), FULL, "auto").names
+    names = Weights.of(model(folder), FULL, "auto").names
     assert "model.embed_tokens.weight" in names and "lm_head.weight" not in names
-    assert "lm_head.weight" in Weights(model(make_tiny_model(tmp_path, tied=False)), FULL, "auto").names
+    assert "lm_head.weight" in Weights.of(model(make_tiny_model(tmp_path, tied=False)), FULL, "auto").names
 
 
 def test_scope_linear_holds_the_linear_layers_of_the_body_only(folder, tmp_path):
@@ -48,8 +48,8 @@ def test_scope_linear_holds_the_linear_layers_of_the_body_only(folder, tmp_path)
         for i in range(2)
         for part in [f"self_attn.{x}_proj" for x in "qkvo"] + [f"mlp.{x}_proj" for x in ("gate", "up", "down")]
     }
-    assert set(Weights(model(folder), LOW, "auto").names) == expected
-    assert set(Weights(model(make_tiny_model(tmp_path, tied=False)), FULL, "linear").names) == expected
+    assert set(Weights.of(model(folder), LOW, "auto").names) == expected
+    assert set(Weights.of(model(make_tiny_model(tmp_path, tied=False)), FULL, "linear").names) == expected
 
 
 def test_scopes_that_do_not_fit_are_refused():
@@ -61,19 +61,19 @@ def test_scopes_that_do_not_fit_are_refused():
 
 
 def test_weights_are_restored_bit_for_bit_after_a_thousand_directions(folder):
-    weights = Weights(model(folder), FULL, "linear")
+    weights = Weights.of(model(folder), FULL, "linear")
     weights.step([11, 12], [0.01, -0.02])
     before, fingerprint = weights.sha256(), weights.fingerprint()
     for direction in range(1000):
         weights.perturb(direction, 0.01)
     assert weights.sha256() != before
     weights.restore()
-    assert weights.sha256() == before and Weights(model(folder), FULL, "linear").fingerprint() != fingerprint
+    assert weights.sha256() == before and Weights.of(model(folder), FULL, "linear").fingerprint() != fingerprint
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_restoring_without_a_step_gives_back_what_was_loaded(folder, dtype):
-    weights = Weights(model(folder, dtype), FULL, "all")
+    weights = Weights.of(model(folder, dtype), FULL, "all")
     before = weights.sha256()
     weights.perturb(5, 0.1)
     weights.restore()
@@ -82,7 +82,7 @@ def test_restoring_without_a_step_gives_back_what_was_loaded(folder, dtype):
 
 @pytest.mark.parametrize("kind", [FULL, LOW, LOW3], ids=str)
 def test_steps_equal_plain_numpy_bit_for_bit(folder, kind):
-    weights = Weights(model(folder), kind, "auto")
+    weights = Weights.of(model(folder), kind, "auto")
     start = copies(weights)
     delta = {name: np.zeros(start[name].shape, np.float32) for name in weights.names}
     rng = np.random.default_rng(0)
@@ -101,7 +101,7 @@ def test_steps_equal_plain_numpy_bit_for_bit(folder, kind):
 
 
 def test_a_perturbed_model_is_base_plus_delta_plus_noise_bit_for_bit(folder):
-    weights = Weights(model(folder), FULL, "all")
+    weights = Weights.of(model(folder), FULL, "all")
     base = copies(weights)
     weights.step([3], [0.01])
     weights.perturb(99, 0.02)
@@ -112,7 +112,7 @@ def test_a_perturbed_model_is_base_plus_delta_plus_noise_bit_for_bit(folder):
 
 
 def test_bfloat16_keeps_steps_below_its_resolution_in_delta(folder):
-    weights = Weights(model(folder, torch.bfloat16), FULL, "all")
+    weights = Weights.of(model(folder, torch.bfloat16), FULL, "all")
     gains = weights.live["model.norm.weight"]
     weights.step([1], [1e-4])
     assert torch.equal(gains, torch.ones(64).bfloat16())
@@ -123,7 +123,7 @@ def test_bfloat16_keeps_steps_below_its_resolution_in_delta(folder):
 
 
 def test_replaying_the_steps_gives_the_fingerprint_and_the_sum_is_cached(folder):
-    first, second = Weights(model(folder), LOW, "auto"), Weights(model(folder), LOW, "auto")
+    first, second = Weights.of(model(folder), LOW, "auto"), Weights.of(model(folder), LOW, "auto")
     assert first.fingerprint() == second.fingerprint()
     for seeds, coefficients in [([1, 2], [0.1, 0.2]), ([2**64 - 1], [-0.3])]:
         first.step(seeds, coefficients)
@@ -177,11 +177,11 @@ def test_tensors_that_cannot_be_perturbed_are_refused_by_name(folder):
     packed = model(folder)
     packed.model.layers[1].mlp.up_proj.weight = nn.Parameter(torch.zeros(3, 4, dtype=torch.uint8), requires_grad=False)
     with pytest.raises(EngineError, match=r"model\.layers\.1\.mlp\.up_proj\.weight has type uint8"):
-        Weights(packed, LOW, "auto")
+        Weights.of(packed, LOW, "auto")
     empty = model(folder)
     empty.model.layers[0].self_attn.q_proj.weight = nn.Parameter(torch.zeros(0))
     with pytest.raises(EngineError, match=r"model\.layers\.0\.self_attn\.q_proj\.weight holds no values"):
-        Weights(empty, FULL, "auto")
+        Weights.of(empty, FULL, "auto")
 
 
 def test_an_exported_model_loads_and_has_the_live_weights(folder, tmp_path):

@@ -61,7 +61,13 @@ def _float32(x: float, device: torch.device) -> torch.Tensor:
 
 
 def perturb(
-    base: torch.Tensor, delta: torch.Tensor | None, seed: int, name: str, sigma: float, out: torch.Tensor
+    base: torch.Tensor,
+    delta: torch.Tensor | None,
+    seed: int,
+    name: str,
+    sigma: float,
+    out: torch.Tensor,
+    start: int = 0,
 ) -> None:
     """out = round((base + delta) + float32(sigma) * eps); `delta` (float32) None stands for zeros."""
     base, out, scale = base.view(-1), out.view(-1), _float32(sigma, out.device)
@@ -69,7 +75,7 @@ def perturb(
         value = base[part].float()
         if delta is not None:
             value = value + delta.view(-1)[part]
-        out[part] = value + values(seed, name, part.start, part.stop - part.start, out.device) * scale
+        out[part] = value + values(seed, name, start + part.start, part.stop - part.start, out.device) * scale
 
 
 def apply(base: torch.Tensor, delta: torch.Tensor, out: torch.Tensor) -> None:
@@ -79,25 +85,33 @@ def apply(base: torch.Tensor, delta: torch.Tensor, out: torch.Tensor) -> None:
         out[part] = base[part].float() + delta[part]
 
 
-def accumulate(delta: torch.Tensor, seeds: Sequence[int], coefficients: Sequence[float], name: str) -> None:
+def accumulate(
+    delta: torch.Tensor, seeds: Sequence[int], coefficients: Sequence[float], name: str, start: int = 0
+) -> None:
     """Full noise: acc = 0; acc = acc + c_i * eps_i in order; delta = delta + acc."""
     delta = delta.view(-1)
     for part in _chunks(delta.numel()):
         acc = torch.zeros_like(delta[part])
         for seed, c in zip(seeds, coefficients, strict=True):
-            eps = values(seed, name, part.start, part.stop - part.start, delta.device)
+            eps = values(seed, name, start + part.start, part.stop - part.start, delta.device)
             acc = acc + eps * _float32(c, delta.device)
         delta[part] += acc
 
 
 def accumulate_lowrank(
-    delta: torch.Tensor, seeds: Sequence[int], coefficients: Sequence[float], name: str, rank: int
+    delta: torch.Tensor,
+    seeds: Sequence[int],
+    coefficients: Sequence[float],
+    name: str,
+    rank: int,
+    row: int = 0,
+    column: int = 0,
 ) -> None:
-    """As `accumulate` with low-rank noise; `delta` is the whole 2-D tensor (rows, cols)."""
+    """As `accumulate` with low-rank noise; `delta` is the block of the 2-D tensor that begins at (`row`, `column`)."""
     scale = _float32(noise.lowrank_scale(rank), delta.device)
     acc = torch.zeros_like(delta)
     for seed, c in zip(seeds, coefficients, strict=True):
-        factors = noise.factors(seed, name, tuple(delta.shape), rank)
+        factors = noise.factors(seed, name, tuple(delta.shape), rank, row, column)
         left, right = (torch.from_numpy(factor).to(delta.device) for factor in factors)
         eps = left[:, :1] * right[:, 0]
         for k in range(1, rank):

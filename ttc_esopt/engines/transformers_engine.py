@@ -82,7 +82,7 @@ class TransformersEngine:
         torch.set_num_threads(self.threads)
         self.model, self.tokenizer = _load(models.resolve(model), DTYPES[dtype], self.device)
         self.dtype = dtype
-        self.weights = Weights(self.model, noise, scope)
+        self.weights = Weights.of(self.model, noise, scope)
         self._linear = {n: m for n, m in linear_modules(self.model).items() if n in set(self.weights.names)}
         accepted = inspect.signature(self.model.forward).parameters
         self._cache_word = "cache" if "cache" in accepted else "past_key_values"  # renamed in transformers 5
@@ -246,8 +246,8 @@ class TransformersEngine:
             raise EngineError("Expected a model that has not moved yet: steps of another run come first.")
         self._began = self._began or self.fingerprint()
         with torch.inference_mode():
-            Weights(self.model, noise, scope).rewind(steps)
-        self.weights = Weights(self.model, self.noise, self.weights.scope)
+            Weights.of(self.model, noise, scope).rewind(steps)
+        self.weights = Weights.of(self.model, self.noise, self.weights.scope)
 
     def fingerprint(self) -> str:
         """64-bit sum over all live tensors, 16 hexadecimal digits."""

@@ -11,19 +11,18 @@ tensor under its first name (the embedding's).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-import numpy as np
 import torch
 from torch import nn
 
-from ttc_esopt.engines import torch_noise
+from ttc_esopt.engines import arrays
 from ttc_esopt.errors import ConfigurationError, EngineError
 from ttc_esopt.es import noise
 from ttc_esopt.es.noise import NoiseKind
+from ttc_esopt.es.shard import Shard
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-MASK = (1 << 64) - 1
 
 
 def resolve_scope(kind: NoiseKind, scope: str) -> str:
@@ -59,11 +58,15 @@ class Weights:
 
     Parameters
     ----------
-    model : nn.Module
-        A transformers model; its parameters are changed in place.
+    live : dict
+        Tensors by checkpoint name, or the parts of them that are held here; they are changed in place.
+    names : list of str
+        Those that move.
     kind : NoiseKind
     scope : str
-        See `resolve_scope`.
+        As resolved, for the record.
+    shards : dict, optional
+        Which part of its checkpoint tensor each one is; none is named that is held whole.
 
     Raises
     ------
@@ -71,27 +74,40 @@ class Weights:
         A tensor in scope cannot be perturbed (packed, quantized, empty); named in the message.
     """
 
-    def __init__(self, model: nn.Module, kind: NoiseKind, scope: str) -> None:
-        self.kind = kind
-        self.scope = resolve_scope(kind, scope)
-        self.live: dict[str, torch.Tensor] = {}
+    def __init__(
+        self,
+        live: Mapping[str, torch.Tensor],
+        names: Sequence[str],
+        kind: NoiseKind,
+        scope: str,
+        shards: Mapping[str, Shard] | None = None,
+    ) -> None:
+        self.kind, self.scope = kind, scope
+        self.live, self.names, self.shards = dict(live), list(names), dict(shards or {})
+        for name in self.names:
+            _check(name, self.live[name])
+        if not self.names:
+            raise EngineError(f"The model has no tensor that noise of scope {scope} could move.")
+        self.base: dict[str, torch.Tensor] = {}
+        self.delta: dict[str, torch.Tensor] = {}
+        self._prints: dict[str, int] = {}
+
+    @classmethod
+    def of(cls, model: nn.Module, kind: NoiseKind, scope: str) -> Weights:
+        """Those of a transformers model; `scope` as in `resolve_scope`."""
+        scope = resolve_scope(kind, scope)
+        live: dict[str, torch.Tensor] = {}
         known: set[int] = set()
         for name, tensor in model.state_dict(keep_vars=True).items():
             if id(tensor) not in known:  # a tied tensor comes again under other names
                 known.add(id(tensor))
-                self.live[name] = tensor
+                live[name] = tensor
         parameters = {id(p) for p in model.parameters()}
-        if self.scope == "linear":
-            self.names = [name for name in linear_modules(model) if name in self.live]
+        if scope == "linear":
+            names = [name for name in linear_modules(model) if name in live]
         else:  # integer buffers (position tables, counters) are no weights; an integer parameter is a packed one
-            self.names = [n for n, t in self.live.items() if t.is_floating_point() or id(t) in parameters]
-        for name in self.names:
-            _check(name, self.live[name])
-        if not self.names:
-            raise EngineError(f"The model has no tensor that noise of scope {self.scope} could move.")
-        self.base: dict[str, torch.Tensor] = {}
-        self.delta: dict[str, torch.Tensor] = {}
-        self._prints: dict[str, int] = {}
+            names = [n for n, t in live.items() if t.is_floating_point() or id(t) in parameters]
+        return cls(live, names, kind, scope)
 
     def _keep_base(self, name: str) -> torch.Tensor:
         if name not in self.base:
@@ -102,11 +118,7 @@ class Weights:
         """Full noise: live = round((base + delta) + sigma * eps) for every tensor in scope."""
         for name in self.names:
             base, delta, live = self._keep_base(name), self.delta.get(name), self.live[name].detach()
-            if not _by_kernel(live):
-                torch_noise.perturb(base, delta, direction, name, sigma, live)
-                continue
-            kernel = noise.perturb if live.dtype == torch.float32 else noise.perturb_bf16
-            kernel(bits(base), bits(delta), direction, name, sigma, bits(live))
+            arrays.perturb(base, delta, direction, name, sigma, live, self.shards.get(name))
 
     def restore(self) -> None:
         """live = round(base + delta), bit for bit what it was before `perturb`."""
@@ -114,15 +126,7 @@ class Weights:
             self._write_live(name)
 
     def _write_live(self, name: str) -> None:
-        base, delta, live = self.base[name], self.delta.get(name), self.live[name].detach()
-        if delta is None:
-            live.copy_(base)
-        elif not _by_kernel(live):
-            torch_noise.apply(base, delta, live)
-        elif live.dtype == torch.float32:
-            noise.apply(bits(base), bits(delta), bits(live))
-        else:
-            noise.apply_bf16(bits(base), bits(delta), bits(live))
+        arrays.apply(self.base[name], self.delta.get(name), self.live[name].detach())
 
     def step(self, directions: Sequence[int], coefficients: Sequence[float]) -> None:
         """delta += sum of c_i * eps_i (float32, in order); live = round(base + delta)."""
@@ -142,11 +146,7 @@ class Weights:
         self, name: str, delta: torch.Tensor, directions: Sequence[int], coefficients: Sequence[float]
     ) -> None:
         """delta += sum of c_i * eps_i for one tensor; the live weights stay as they are."""
-        where, array = (noise, delta.numpy()) if delta.device.type == "cpu" else (torch_noise, delta)
-        if self.kind.kind == "full":
-            where.accumulate(array, directions, coefficients, name)
-        else:
-            where.accumulate_lowrank(array, directions, coefficients, name, self.kind.rank)
+        arrays.accumulate(delta, self.kind, directions, coefficients, name, self.shards.get(name))
 
     def rewind(self, steps: Sequence[tuple[Sequence[int], Sequence[float]]]) -> None:
         """The weights after these steps alone."""
@@ -166,8 +166,8 @@ class Weights:
         """16 hexadecimal digits over all tensors; those outside the scope, and unchanged ones, are read only once."""
         for name, tensor in self.live.items():
             if name not in self._prints:
-                self._prints[name] = noise.tensor_fingerprint(_patterns(tensor), name)
-        return f"{sum(self._prints.values()) & MASK:016x}"
+                self._prints[name] = arrays.fingerprint(tensor, name, self.shards.get(name))
+        return f"{sum(self._prints.values()) & noise.MASK:016x}"
 
     def sha256(self) -> str:
         """64 hexadecimal digits over name, dtype, shape and bytes of all tensors, sorted by name."""
@@ -175,31 +175,8 @@ class Weights:
         for name in sorted(self.live):
             tensor = self.live[name]
             digest.update(f"{name} {str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}\n".encode())
-            digest.update(_bytes(tensor))
+            digest.update(arrays.raw_bytes(tensor))
         return digest.hexdigest()
-
-
-def bits(tensor: torch.Tensor | None) -> np.ndarray | None:
-    """The numpy view that a kernel takes: float32 values, or uint16 bit patterns of bfloat16; None stays None."""
-    if tensor is None:
-        return None
-    return (tensor if tensor.dtype == torch.float32 else tensor.view(torch.uint16)).numpy()
-
-
-def _by_kernel(tensor: torch.Tensor) -> bool:
-    return tensor.device.type == "cpu" and tensor.dtype in (torch.float32, torch.bfloat16)
-
-
-def _bytes(tensor: torch.Tensor) -> np.ndarray:
-    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
-
-
-def _patterns(tensor: torch.Tensor) -> np.ndarray:
-    """Bit patterns as uint32 or uint16 (single bytes widened, 8-byte values as two uint32), flat, on the CPU."""
-    array = _bytes(tensor)
-    if tensor.element_size() == 1:
-        return array.astype(np.uint16)
-    return array.view(np.uint16 if tensor.element_size() == 2 else np.uint32)
 
 
 def _check(name: str, tensor: torch.Tensor) -> None:

@@ -30,7 +30,7 @@ from ttc_esopt.errors import ConfigurationError, TtcEsoptError
 
 VERSION = 1
 TABLE_SHA256 = "8babbcaf96568f10165a1eab530c0e5c92d04de96761b6dbb3dadfa94baba37f"
-_MASK = (1 << 64) - 1
+MASK = (1 << 64) - 1
 _EMPTY = np.empty(0, np.float32)
 
 
@@ -71,9 +71,9 @@ class NoiseKind:
 
 def mix(x: int) -> int:
     """The 64-bit finaliser of the definition above, for a Python integer (taken modulo 2^64)."""
-    x &= _MASK
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+    x &= MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
     return x ^ (x >> 31)
 
 
@@ -84,7 +84,7 @@ def name_hash(name: str) -> int:
 
 def tensor_key(seed: int, name: str) -> int:
     """The key of one tensor under one direction seed (0 <= seed < 2^64, else ValueError)."""
-    if not 0 <= seed <= _MASK:
+    if not 0 <= seed <= MASK:
         raise ValueError(f"Expected a direction seed in 0 .. 2^64 - 1, got {seed}.")
     return mix(int(seed) ^ name_hash(name))
 
@@ -149,12 +149,17 @@ def fill(out: NDArray[np.float32], seed: int, name: str, start: int = 0) -> None
     _kernels().fill(table(), np.uint64(tensor_key(seed, name)), _start(start), _flat(out, np.float32, "out"))
 
 
-def factors(seed: int, name: str, shape: tuple[int, int], rank: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The low-rank factors A (rows, rank) and B (cols, rank) of a 2-D tensor of `shape` (rows, cols), float32."""
+def factors(
+    seed: int, name: str, shape: tuple[int, int], rank: int, row: int = 0, column: int = 0
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The low-rank factors A (rows, rank) and B (cols, rank) of a block of `shape` (rows, cols), float32.
+
+    The block begins at (`row`, `column`) of the 2-D tensor `name`.
+    """
     rows, cols = shape
     left, right = np.empty((rows, rank), np.float32), np.empty((cols, rank), np.float32)
-    fill(left, seed, f"{name}/A")
-    fill(right, seed, f"{name}/B")
+    fill(left, seed, f"{name}/A", row * rank)
+    fill(right, seed, f"{name}/B", column * rank)
     return left, right
 
 
@@ -224,9 +229,15 @@ def accumulate(
 
 
 def accumulate_lowrank(
-    delta: NDArray[np.float32], seeds: Sequence[int], coefficients: Sequence[float], name: str, rank: int
+    delta: NDArray[np.float32],
+    seeds: Sequence[int],
+    coefficients: Sequence[float],
+    name: str,
+    rank: int,
+    row: int = 0,
+    column: int = 0,
 ) -> None:
-    """As `accumulate` with low-rank noise; `delta` is the whole 2-D tensor (rows, cols)."""
+    """As `accumulate` with low-rank noise; `delta` is the block of the 2-D tensor that begins at (`row`, `column`)."""
     if delta.ndim != 2:
         raise ValueError(f"Expected a 2-D tensor for low-rank noise, got shape {delta.shape} for {name}.")
     values = _pairs(seeds, coefficients)
@@ -235,7 +246,7 @@ def accumulate_lowrank(
     left = np.empty((len(seeds), rows, rank), np.float32)
     right = np.empty((len(seeds), rank, cols), np.float32)
     for i, seed in enumerate(seeds):
-        left[i], b = factors(seed, name, delta.shape, rank)
+        left[i], b = factors(seed, name, delta.shape, rank, row, column)
         right[i] = b.T
     _kernels().accumulate_lowrank(left, right, lowrank_scale(rank), values, delta)
 
