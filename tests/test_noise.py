@@ -220,7 +220,7 @@ def test_wrong_arguments_are_errors_and_never_reach_the_kernels():
     good = np.zeros(8, np.float32)
     for call in (
         lambda: noise.fill(np.zeros((8, 8), np.float32).T[1:], 1, "w"),
-        lambda: noise.fill(good, -1, "w"),
+        lambda: noise.fill(good, -(2**64) - 1, "w"),
         lambda: noise.fill(good, 2**64, "w"),
         lambda: noise.fill(good, 1, "w", -1),
         lambda: noise.perturb(good[:7], None, 1, "w", 0.1, good),
@@ -369,11 +369,29 @@ def test_noise_kinds_are_read_and_written():
     assert NoiseKind.parse("full") == NoiseKind("full") and str(NoiseKind("full")) == "full"
     assert NoiseKind.parse("lowrank") == NoiseKind("lowrank", 1) == NoiseKind()
     assert NoiseKind.parse("lowrank:4").rank == 4 and str(NoiseKind("lowrank", 4)) == "lowrank:4"
-    assert NoiseKind.parse(str(NoiseKind("lowrank", 3))) == NoiseKind("lowrank", 3)
+    assert NoiseKind.parse("full+rademacher") == NoiseKind("full", values="rademacher")
+    for kind in (NoiseKind("lowrank", 3), NoiseKind("full"), NoiseKind("lowrank", 1, "rademacher")):
+        assert NoiseKind.parse(str(kind)) == kind
+    assert str(NoiseKind("lowrank", 2, "rademacher")) == "lowrank:2+rademacher"
+    with pytest.raises(ConfigurationError, match="normal or rademacher, got uniform .--noise"):
+        NoiseKind(values="uniform")
 
 
 @pytest.mark.parametrize(
-    "text", ["", "fuII", "full:1", "lowrank:", "lowrank:0", "lowrank:-1", "lowrank:x", "lowrank:1.0"]
+    "text",
+    [
+        "",
+        "fuII",
+        "full:1",
+        "lowrank:",
+        "lowrank:0",
+        "lowrank:-1",
+        "lowrank:x",
+        "lowrank:1.0",
+        "full+",
+        "full+normal",
+        "full:+rademacher",
+    ],
 )
 def test_a_wrong_noise_kind_names_its_option(text):
     with pytest.raises(ConfigurationError, match="--noise"):

@@ -74,6 +74,26 @@ def test_directions_that_were_not_asked_for_are_an_error_and_the_step_stands():
     assert es.t == 0
 
 
+def test_mirrored_directions_come_in_pairs_and_a_smaller_batch_is_their_beginning():
+    es = ESOptimizer(params(antithetic=True, steps=500))
+    seeds = [one for t in range(500) for one in ESOptimizer(es.params, t).ask()]
+    assert seeds[1::2] == [~one for one in seeds[::2]] and min(seeds[::2]) >= 0
+    assert len(set(seeds)) == 3000 and all(abs(one) <= 2**52 for one in seeds)
+    assert es.ask(3) == es.ask()[:3] and es.ask(4) == es.ask()[:4]
+    with pytest.raises(ConfigurationError, match=r"even number of directions for mirrored pairs, got 5 \(--directions"):
+        params(antithetic=True, directions=5)
+
+
+def test_a_pair_that_is_told_moves_the_weights_by_the_difference_of_its_rewards():
+    es = ESOptimizer(params(antithetic=True, directions=2))
+    step = told(es, [1.0, 0.0])
+    delta, alone = np.zeros(50, np.float32), np.zeros(50, np.float32)
+    noise.accumulate(delta, step.seeds, step.coefficients, "w")
+    noise.accumulate(alone, step.seeds[:1], [step.coefficients[0] - step.coefficients[1]], "w")
+    assert step.taken and np.allclose(delta, alone, rtol=1e-6)
+    assert told(ESOptimizer(es.params), [0.0, 1.0]).coefficients[0] == -step.coefficients[0]
+
+
 # --- steps ----------------------------------------------------------------------------------------------------------
 
 

@@ -1,13 +1,17 @@
 """Noise version 1 on torch tensors: which code does the arithmetic of one tensor, wherever it lies.
 
-float32 and bfloat16 tensors on the CPU are numpy views for the compiled kernels of `ttc_esopt.es.noise`; everything
-else (CUDA, float16) goes through torch operations with the same bits (`torch_noise`). Tensors are contiguous; `shard`
-says which part of the checkpoint tensor `name` they are, None: all of it.
+float32 and bfloat16 tensors on the CPU are numpy views for the compiled kernels of `ttc_esopt.es.noise`; CUDA tensors
+have Triton kernels where Triton is installed (`triton_noise`); everything else (float16 on the CPU, CUDA without
+Triton) goes through torch operations (`torch_noise`). The bits are the same. Tensors are contiguous, of any shape, and
+of one call on one device; `shard` says which part of the checkpoint tensor `name` they are, None: all of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -16,6 +20,8 @@ from ttc_esopt.engines import torch_noise
 from ttc_esopt.es import noise
 from ttc_esopt.es.noise import NoiseKind
 from ttc_esopt.es.shard import Shard
+
+FULL = NoiseKind("full")
 
 
 def perturb(
@@ -26,27 +32,53 @@ def perturb(
     sigma: float,
     live: torch.Tensor,
     shard: Shard | None = None,
+    kind: NoiseKind = FULL,
+    rounding: str = "nearest",
 ) -> None:
-    """Full noise: live = round((base + delta) + sigma * eps); `delta` (float32) None stands for zeros."""
-    for start, part in _runs(shard):
-        b, d, out = base.view(-1)[part], None if delta is None else delta.view(-1)[part], live.view(-1)[part]
-        if not _by_kernel(live):
-            torch_noise.perturb(b, d, direction, name, sigma, out, start)
-            continue
-        kernel = noise.perturb if live.dtype == torch.float32 else noise.perturb_bf16
-        kernel(bits(b), bits(d), direction, name, sigma, bits(out), start)
+    """Full noise: live = round((base + delta) + sigma * eps).
+
+    Parameters
+    ----------
+    base, live : of one dtype: float32, bfloat16 or float16
+    delta : float32; None stands for zeros
+    direction : a seed, or ~seed for its mirror
+    rounding : "nearest", or "stochastic" (see `ttc_esopt.es.noise`; no effect on float32)
+
+    Raises
+    ------
+    ValueError
+        Of low-rank noise the weights are not rewritten.
+    """
+    if kind.kind != "full":
+        raise ValueError(f"Expected full noise to rewrite weights with, got {kind}.")
+    where = {**_where(shard), "values": kind.values}
+    if not _by_numpy(live):
+        code = torch_noise if live.device.type == "cpu" else _on_device()
+        code.perturb(base, delta, direction, name, sigma, live, **where, rounding=rounding)
+    elif live.dtype == torch.float32:
+        noise.perturb(bits(base), bits(delta), direction, name, sigma, bits(live), **where)
+    else:
+        noise.perturb_bf16(bits(base), bits(delta), direction, name, sigma, bits(live), **where, rounding=rounding)
 
 
-def apply(base: torch.Tensor, delta: torch.Tensor | None, live: torch.Tensor) -> None:
-    """live = round(base + delta)."""
+def apply(
+    base: torch.Tensor,
+    delta: torch.Tensor | None,
+    live: torch.Tensor,
+    name: str = "",
+    shard: Shard | None = None,
+    rounding: str = "nearest",
+) -> None:
+    """live = round(base + delta); `name` and `shard` matter to stochastic rounding alone."""
     if delta is None:
-        live.copy_(base)
-    elif not _by_kernel(live):
-        torch_noise.apply(base, delta, live)
+        live.copy_(base.view(live.shape))
+    elif not _by_numpy(live):
+        code = torch_noise if live.device.type == "cpu" else _on_device()
+        code.apply(base, delta, live, name, **_where(shard), rounding=rounding)
     elif live.dtype == torch.float32:
         noise.apply(bits(base), bits(delta), bits(live))
     else:
-        noise.apply_bf16(bits(base), bits(delta), bits(live))
+        noise.apply_bf16(bits(base), bits(delta), bits(live), name, **_where(shard), rounding=rounding)
 
 
 def accumulate(
@@ -58,23 +90,23 @@ def accumulate(
     shard: Shard | None = None,
 ) -> None:
     """acc = 0; acc = acc + c_i * eps_i for the directions in order; delta = delta + acc (float32, in place)."""
-    where, flat = (noise, delta.view(-1).numpy()) if delta.device.type == "cpu" else (torch_noise, delta.view(-1))
-    if kind.kind == "full":
-        for start, part in _runs(shard):
-            where.accumulate(flat[part], directions, coefficients, name, start)
-        return
     shard = shard or Shard.whole(delta.shape)
-    where.accumulate_lowrank(
-        flat.reshape(shard.rows, shard.columns), directions, coefficients, name, kind.rank, shard.row, shard.column
-    )
+    on_cpu = delta.device.type == "cpu"
+    code, array = (noise, delta.numpy()) if on_cpu else (_on_device(), delta)
+    if kind.kind == "full":
+        code.accumulate(array, directions, coefficients, name, **_where(shard), values=kind.values)
+        return
+    matrix = array.reshape(shard.rows, shard.columns)
+    code.accumulate_lowrank(matrix, directions, coefficients, name, kind.rank, shard.row, shard.column, kind.values)
 
 
 def fingerprint(tensor: torch.Tensor, name: str, shard: Shard | None = None) -> int:
     """The part of the model's fingerprint that comes from here: 0 for a copy that is counted elsewhere."""
     if shard is not None and not shard.counted:
         return 0
-    flat = _patterns(tensor)
-    return sum(noise.tensor_fingerprint(flat[part], name, start) for start, part in _runs(shard)) & noise.MASK
+    if tensor.device.type == "cuda" and _on_device() is not torch_noise and tensor.element_size() in (2, 4):
+        return _on_device().fingerprint(tensor, name, **_where(shard))
+    return noise.tensor_fingerprint(_patterns(tensor), name, **_where(shard))
 
 
 def bits(tensor: torch.Tensor | None) -> np.ndarray | None:
@@ -89,17 +121,25 @@ def raw_bytes(tensor: torch.Tensor) -> np.ndarray:
     return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
 
 
-def _runs(shard: Shard | None) -> Iterator[tuple[int, slice]]:
-    """(flat index in the whole tensor, slice of what is held) of every run of consecutive elements."""
+def _where(shard: Shard | None) -> dict[str, int]:
+    """Flat indices of what is held, as the functions of `noise` take them; one run needs no columns."""
     if shard is None or shard.flat:
-        yield (0 if shard is None else shard.start), slice(None)
-        return
-    for row in range(shard.rows):
-        yield shard.start + row * shard.stride, slice(row * shard.columns, (row + 1) * shard.columns)
+        return {"start": 0 if shard is None else shard.start, "columns": 0, "stride": 0}
+    return {"start": shard.start, "columns": shard.columns, "stride": shard.stride}
 
 
-def _by_kernel(tensor: torch.Tensor) -> bool:
+def _by_numpy(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cpu" and tensor.dtype in (torch.float32, torch.bfloat16)
+
+
+@cache
+def _on_device() -> ModuleType:
+    """The code for tensors that do not lie on the CPU."""
+    if not (torch.cuda.is_available() and find_spec("triton")):
+        return torch_noise
+    from ttc_esopt.engines import triton_noise
+
+    return triton_noise
 
 
 def _patterns(tensor: torch.Tensor) -> np.ndarray:

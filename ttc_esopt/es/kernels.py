@@ -17,6 +17,7 @@ from numba.extending import intrinsic
 BLOCK = 2048  # values per block: words, values and weights of a block together stay within 32 KiB
 LINE = 16  # float32 values per cache line
 AHEAD = 512  # values: how far before its use a line of a weight array is asked for
+AHEAD_16 = 4096  # the same for 16-bit weights, of which a block is read at once before it is worked on
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -65,66 +66,76 @@ def _make_words(words, key, first, count):
 
 
 @_compiled
-def fill(table, key, start, out):
+def fill(table, key, start, stride, sign, out):
     words = np.empty(BLOCK // 4 + 1, np.uint64)
-    for s in range(0, out.size, BLOCK):
-        o = out[s : s + BLOCK]
-        offset = _make_words(words, key, start + np.uint64(s), o.size)
-        index = words.view(np.uint16)[offset:]
-        for i in range(o.size):
-            o[i] = table[index[i]]
+    for r in range(out.shape[0]):
+        first = start + np.uint64(r) * stride
+        for s in range(0, out.shape[1], BLOCK):
+            o = out[r, s : s + BLOCK]
+            offset = _make_words(words, key, first + np.uint64(s), o.size)
+            index = words.view(np.uint16)[offset:]
+            for i in range(o.size):
+                o[i] = sign * table[index[i]]
 
 
 @_compiled
-def perturb(table, key, start, sigma, base, out):
+def perturb(table, key, start, stride, sigma, base, delta, out):
+    """`delta` may have rows of nothing: nothing is added then."""
     words = np.empty(BLOCK // 4 + 1, np.uint64)
-    for s in range(0, out.size, BLOCK):
-        b, o = base[s : s + BLOCK], out[s : s + BLOCK]
-        offset = _make_words(words, key, start + np.uint64(s), o.size)
-        index = words.view(np.uint16)[offset:]
-        whole = o.size // LINE * LINE
-        for line in range(0, whole, LINE):
-            _prefetch(b, line + AHEAD)
-            _prefetch(o, line + AHEAD)
-            for i in range(line, line + LINE):
-                o[i] = b[i] + sigma * table[index[i]]
-        for i in range(whole, o.size):
+    for r in range(out.shape[0]):
+        first = start + np.uint64(r) * stride
+        for s in range(0, out.shape[1], BLOCK):
+            b, d, o = base[r, s : s + BLOCK], delta[r, s : s + BLOCK], out[r, s : s + BLOCK]
+            offset = _make_words(words, key, first + np.uint64(s), o.size)
+            index = words.view(np.uint16)[offset:]
+            if d.size:
+                _perturbed_delta(table, index, sigma, b, d, o)
+            else:
+                _perturbed(table, index, sigma, b, o)
+
+
+@_inlined
+def _perturbed(table, index, sigma, b, o):
+    whole = o.size // LINE * LINE
+    for line in range(0, whole, LINE):
+        _prefetch(b, line + AHEAD)
+        _prefetch(o, line + AHEAD)
+        for i in range(line, line + LINE):
             o[i] = b[i] + sigma * table[index[i]]
+    for i in range(whole, o.size):
+        o[i] = b[i] + sigma * table[index[i]]
 
 
-@_compiled
-def perturb_delta(table, key, start, sigma, base, delta, out):
-    words = np.empty(BLOCK // 4 + 1, np.uint64)
-    for s in range(0, out.size, BLOCK):
-        b, d, o = base[s : s + BLOCK], delta[s : s + BLOCK], out[s : s + BLOCK]
-        offset = _make_words(words, key, start + np.uint64(s), o.size)
-        index = words.view(np.uint16)[offset:]
-        whole = o.size // LINE * LINE
-        for line in range(0, whole, LINE):
-            _prefetch(b, line + AHEAD)
-            _prefetch(d, line + AHEAD)
-            _prefetch(o, line + AHEAD)
-            for i in range(line, line + LINE):
-                o[i] = (b[i] + d[i]) + sigma * table[index[i]]
-        for i in range(whole, o.size):
+@_inlined
+def _perturbed_delta(table, index, sigma, b, d, o):
+    whole = o.size // LINE * LINE
+    for line in range(0, whole, LINE):
+        _prefetch(b, line + AHEAD)
+        _prefetch(d, line + AHEAD)
+        _prefetch(o, line + AHEAD)
+        for i in range(line, line + LINE):
             o[i] = (b[i] + d[i]) + sigma * table[index[i]]
+    for i in range(whole, o.size):
+        o[i] = (b[i] + d[i]) + sigma * table[index[i]]
 
 
 @_compiled
-def accumulate(table, keys, coefficients, start, delta):
+def accumulate(table, keys, scales, start, stride, delta):
     words = np.empty(BLOCK // 4 + 1, np.uint64)
     acc = np.empty(BLOCK, np.float32)
-    for s in range(0, delta.size, BLOCK):
-        d = delta[s : s + BLOCK]
-        acc[:] = np.float32(0)
-        for g in range(keys.size):
-            c = coefficients[g]
-            offset = _make_words(words, keys[g], start + np.uint64(s), d.size)
-            index = words.view(np.uint16)[offset:]
+    for r in range(delta.shape[0]):
+        first = start + np.uint64(r) * stride
+        for s in range(0, delta.shape[1], BLOCK):
+            d = delta[r, s : s + BLOCK]
+            acc[:] = np.float32(0)
+            for g in range(keys.size):
+                c = scales[g]
+                offset = _make_words(words, keys[g], first + np.uint64(s), d.size)
+                index = words.view(np.uint16)[offset:]
+                for i in range(d.size):
+                    acc[i] += c * table[index[i]]
             for i in range(d.size):
-                acc[i] += c * table[index[i]]
-        for i in range(d.size):
-            d[i] += acc[i]
+                d[i] += acc[i]
 
 
 @_compiled
@@ -179,40 +190,67 @@ def _narrow(values, bits):
         bits[i] = np.uint16(((x | np.uint32(0x400000)) if nan else even) >> np.uint32(16))
 
 
+@_inlined
+def _narrow_dithered(values, dither, bits):
+    raw = values.view(np.uint32)
+    for i in range(bits.size):
+        x = raw[i]
+        nan = (x & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
+        bits[i] = np.uint16(((x | np.uint32(0x400000)) if nan else (x + np.uint32(dither[i]))) >> np.uint32(16))
+
+
 @_compiled
-def perturb_bf16(table, key, start, sigma, base, delta, out):
-    """`delta` may be empty: nothing is added then."""
+def perturb_bf16(table, key, start, stride, sigma, base, delta, out, stochastic, dither):
+    """`delta` may have rows of nothing: nothing is added then. `dither` is the key of the dither's words."""
     words = np.empty(BLOCK // 4 + 1, np.uint64)
     value = np.empty(BLOCK, np.float32)
-    for s in range(0, out.size, BLOCK):
-        o = out[s : s + BLOCK]
-        _widen(base[s : s + BLOCK], value)
-        if delta.size:
-            d = delta[s : s + BLOCK]
+    for r in range(out.shape[0]):
+        first = start + np.uint64(r) * stride
+        for s in range(0, out.shape[1], BLOCK):
+            b, d, o = base[r, s : s + BLOCK], delta[r, s : s + BLOCK], out[r, s : s + BLOCK]
+            _widen(b, value)
+            for i in range(d.size):
+                value[i] += d[i]
+            offset = _make_words(words, key, first + np.uint64(s), o.size)
+            index = words.view(np.uint16)[offset:]
+            whole = o.size // (2 * LINE) * (2 * LINE)
+            for line in range(0, whole, 2 * LINE):
+                _prefetch(b, line + AHEAD_16)
+                _prefetch(o, line + AHEAD_16)
+                for i in range(line, line + 2 * LINE):
+                    value[i] += sigma * table[index[i]]
+            for i in range(whole, o.size):
+                value[i] += sigma * table[index[i]]
+            if stochastic:
+                _make_words(words, dither, first + np.uint64(s), o.size)
+                _narrow_dithered(value, index, o)
+            else:
+                _narrow(value, o)
+
+
+@_compiled
+def apply_bf16(start, stride, base, delta, out, stochastic, dither):
+    words = np.empty(BLOCK // 4 + 1, np.uint64)
+    value = np.empty(BLOCK, np.float32)
+    for r in range(out.shape[0]):
+        first = start + np.uint64(r) * stride
+        for s in range(0, out.shape[1], BLOCK):
+            d, o = delta[r, s : s + BLOCK], out[r, s : s + BLOCK]
+            _widen(base[r, s : s + BLOCK], value)
             for i in range(o.size):
                 value[i] += d[i]
-        offset = _make_words(words, key, start + np.uint64(s), o.size)
-        index = words.view(np.uint16)[offset:]
-        for i in range(o.size):
-            value[i] += sigma * table[index[i]]
-        _narrow(value, o)
+            if stochastic:
+                offset = _make_words(words, dither, first + np.uint64(s), o.size)
+                _narrow_dithered(value, words.view(np.uint16)[offset:], o)
+            else:
+                _narrow(value, o)
 
 
 @_compiled
-def apply_bf16(base, delta, out):
-    value = np.empty(BLOCK, np.float32)
-    for s in range(0, out.size, BLOCK):
-        d, o = delta[s : s + BLOCK], out[s : s + BLOCK]
-        _widen(base[s : s + BLOCK], value)
-        for i in range(o.size):
-            value[i] += d[i]
-        _narrow(value, o)
-
-
-@_compiled
-def fingerprint(key, start, bits):
+def fingerprint(key, start, stride, bits):
     total = np.uint64(0)
-    counter = key + (start + U1) * GOLDEN
-    for i in range(bits.size):
-        total += _mix(_mix(counter + np.uint64(i) * GOLDEN) ^ np.uint64(bits[i]))
+    for r in range(bits.shape[0]):
+        counter = key + (start + np.uint64(r) * stride + U1) * GOLDEN
+        for i in range(bits.shape[1]):
+            total += _mix(_mix(counter + np.uint64(i) * GOLDEN) ^ np.uint64(bits[r, i]))
     return total

@@ -8,7 +8,8 @@
             engine.step(step.seeds, step.coefficients)    # theta <- theta + sum_i c_i * eps(seed_i)
 
 Directions are a pure function of (run seed, t, i): an optimizer made with `t=17` goes on as one that came there by
-itself, and no generator state has to be saved. alpha_t = alpha * (sigma_t / sigma_0) under alpha schedule `sigma`:
+itself, and no generator state has to be saved. With `antithetic` they come as pairs (s, ~s): ~s is the mirror of s,
+whose noise is exactly the negative. alpha_t = alpha * (sigma_t / sigma_0) under alpha schedule `sigma`:
 when the radius falls, the estimate of the gradient gets noisier and the step shrinks with it.
 
 Arms are the experiment's controls, equal in everything else: `esopt` learns; `shuffled` takes the same steps with the
@@ -49,6 +50,7 @@ class ESParams:
     replies_per_direction : K, the replies whose mean is the reward of a direction, >= 1
     steps : T, >= 1
     shaping : `zscore` or `ranks`
+    antithetic : whether directions come in mirrored pairs; G is even then
     arm : `frozen`, `noise`, `shuffled` or `esopt`
     seed : the run's seed, 0 <= seed < 2^64
 
@@ -69,6 +71,7 @@ class ESParams:
     shaping: str = "zscore"
     arm: str = "esopt"
     seed: int = 0
+    antithetic: bool = False
 
     def __post_init__(self):
         if self.sigma_end is None:
@@ -82,6 +85,11 @@ class ESParams:
         _expect_integer("replies per direction", self.replies_per_direction, 1, _LIMIT, "--replies-per-direction")
         _expect_integer("ES steps", self.steps, 1, _LIMIT, "--budget, --directions")
         _expect_integer("seed", self.seed, 0, 1 << 64, "--seed")
+        if self.antithetic and self.directions % 2:
+            raise ConfigurationError(
+                f"Expected an even number of directions for mirrored pairs, got {self.directions} "
+                "(--directions, --antithetic)."
+            )
         self.schedule()
 
     def schedule(self) -> SigmaSchedule:
@@ -97,7 +105,7 @@ class Step:
     ----------
     t : number of the step, from 0
     sigma, alpha : their values at this step (alpha is 0 in the arms that take no steps)
-    seeds : the directions, in order
+    seeds : the directions, in order; a mirror of seed s is ~s = -s - 1
     rewards : as told: one float per direction, or a tuple of K floats
     weights : z, float64, one per direction (arm `shuffled`: after shuffling)
     coefficients : c_i = alpha * z_i / G, float64 rounded to float32; zeros if the step is not taken
@@ -154,10 +162,10 @@ class ESOptimizer:
         return self.params.alpha * (self.sigma / self.params.sigma) if self.params.sigma else 0.0
 
     def ask(self, n: int | None = None) -> tuple[int, ...]:
-        """The direction seeds of the current step: all, or the first `n` for a smaller batch.
+        """The directions of the current step: all, or the first `n` for a smaller batch.
 
         Asking again gives the same. Seeds of a run are distinct and below 2^52, so that every JSON reader keeps them
-        exact.
+        exact. Mirrored pairs follow one another: s, ~s, s', ~s' ...; the last of an odd number is without its mirror.
 
         Raises
         ------
@@ -173,7 +181,11 @@ class ESOptimizer:
         n = self.params.directions if n is None else n
         if not 1 <= n <= self.params.directions:
             raise ValueError(f"Expected 1 .. {self.params.directions} directions, got {n}.")
-        return tuple(direction_seed(self.params.seed, self.t, i) for i in range(n))
+        seed = self.params.seed
+        if not self.params.antithetic:
+            return tuple(direction_seed(seed, self.t, i) for i in range(n))
+        pairs = (direction_seed(seed, self.t, i // 2) for i in range(n))
+        return tuple(~one if i % 2 else one for i, one in enumerate(pairs))
 
     def tell(self, directions: Sequence[int], rewards: ArrayLike, names: Sequence[str] | None = None) -> Step:
         """Turn the rewards of the current step's directions into a `Step`, and go on to the next step.

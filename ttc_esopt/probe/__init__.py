@@ -26,7 +26,7 @@ MAX_KL = 0.2  # nats per token: the perplexity of the model's own replies grows 
 NOT_HERE = (
     "arm", "budget_excludes_init", "max_tokens_total", "max_minutes", "population", "offspring", "init",
     "init_candidates", "operators", "common_parent", "distinct_parents", "common_seeds", "es_operators", "directions",
-    "diagnostics", "cap_kl", "cap_distance",
+    "antithetic", "diagnostics", "cap_kl", "cap_distance", "on_cap",
     "replies_per_direction", "sigma", "sigma_end", "sigma_schedule", "alpha", "alpha_schedule",
 )  # fmt: skip
 

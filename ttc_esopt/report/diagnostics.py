@@ -85,7 +85,7 @@ def updates(steps: Sequence[dict]) -> list[Update]:
             here = after.get(start, 0.0)
         weights, alpha, sigma = all_numbers(step.get("weights")), as_number(step.get("alpha")), _of(step, "sigma")
         taken = bool(step.get("taken"))
-        square = math.fsum(c * c for c in coefficients(alpha or 0.0, weights)) if taken and weights else 0.0
+        square = _square(coefficients(alpha or 0.0, weights), step.get("seeds")) if taken and weights else 0.0
         here += square
         after[t] = here
         previous = found[-1].t if found else None
@@ -107,3 +107,14 @@ def updates(steps: Sequence[dict]) -> list[Update]:
 
 def _of(step: dict, name: str) -> float | None:
     return as_number(step.get(name))
+
+
+def _square(given: Sequence[float], seeds: object) -> float:
+    """Expected mean square of the sum of c_i eps_i: directions are independent, but for a mirror, which takes off."""
+    if not (isinstance(seeds, list) and len(seeds) == len(given) and all(isinstance(seed, int) for seed in seeds)):
+        seeds = list(range(len(given)))
+    net: dict[int, float] = {}
+    for seed, c in zip(seeds, given, strict=True):
+        one = max(seed, ~seed)
+        net[one] = net.get(one, 0.0) + (c if seed >= 0 else -c)
+    return math.fsum(c * c for c in net.values())
