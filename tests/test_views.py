@@ -1,0 +1,243 @@
+"""Fused, cut and padded parameters under checkpoint names: noise, steps, fingerprints are those of the whole model."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+from worker_modules import worker_model
+
+from ttc_esopt.engines.views import compare, header, views_of
+from ttc_esopt.engines.weights import Weights
+from ttc_esopt.errors import EngineError
+from ttc_esopt.es.noise import NoiseKind
+
+SHAPE = {
+    "vocab_size": 99, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": 0,
+}  # fmt: skip
+MODELS = {
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=False)),
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE, tie_word_embeddings=True)),  # biases on q, k and v
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE, tie_word_embeddings=True)),  # norms of heads
+    "gemma3": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**SHAPE, tie_word_embeddings=True)),  # four norms a layer
+}
+KINDS = ["full", "lowrank:1", "lowrank:2"]
+
+
+def whole(name, dtype=torch.float32):
+    torch.manual_seed(0)
+    return MODELS[name]().to(dtype)
+
+
+def checkpoint(model):
+    kept = {}
+    for name, tensor in model.state_dict().items():
+        if not any(tensor.data_ptr() == other.data_ptr() for other in kept.values()):
+            kept[name] = tensor
+    return kept
+
+
+def weights_of(views, kind, scope):
+    pieces = views.pieces
+    names = [n for n, p in pieces.items() if p.linear or scope == "all"]
+    return Weights(
+        {n: p.tensor for n, p in pieces.items()}, names, kind, scope, {n: p.shard for n, p in pieces.items()}
+    )
+
+
+def ranks(tensors, degree, kind, scope):
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    models = [worker_model(tensors, 4, 2, degree, rank) for rank in range(degree)]
+    return [weights_of(views_of(model, shapes, rank), kind, scope) for rank, model in enumerate(models)]
+
+
+def assembled(parts, name):
+    """The whole tensor from the blocks of all ranks; replicas must agree."""
+    out = None
+    for part in parts:
+        shard, live = part.shards[name], part.live[name]
+        if out is None:
+            out = torch.full(shard.shape, torch.nan, dtype=live.dtype)
+        matrix = out.view(shard.shape[0], -1)
+        block = matrix[shard.row : shard.row + shard.rows, shard.column : shard.column + shard.columns]
+        held = live.reshape(shard.rows, shard.columns)
+        assert torch.equal(block, held) or block.isnan().all()
+        block.copy_(held)
+    assert not out.isnan().any()
+    return out
+
+
+def same(parts, unsharded):
+    total = sum(int(part.fingerprint(), 16) for part in parts) & (1 << 64) - 1
+    assert f"{total:016x}" == unsharded.fingerprint()
+    for name, tensor in unsharded.live.items():
+        assert torch.equal(assembled(parts, name), tensor), name
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("degree", [1, 2, 4])
+@pytest.mark.parametrize("kind", KINDS)
+def test_sharded_and_fused_equals_unsharded_by_checkpoint_names(name, degree, kind):
+    model, kind = whole(name), NoiseKind.parse(kind)
+    unsharded = Weights.of(model, kind, "auto")
+    parts = ranks(checkpoint(model), degree, kind, unsharded.scope)
+    assert all(set(part.names) == set(unsharded.names) for part in parts)
+    same(parts, unsharded)
+    for weights in (unsharded, *parts):
+        if kind.kind == "full":
+            weights.perturb(7, 0.01)
+    same(parts, unsharded)
+    for weights in (unsharded, *parts):
+        weights.restore()
+        weights.step([7, 8], [0.01, -0.02])
+        weights.step([9], [0.5])
+    same(parts, unsharded)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from(list(MODELS)), st.sampled_from([1, 2, 4]), st.sampled_from(KINDS),
+    st.lists(st.tuples(st.integers(0, 2**52 - 1), st.floats(-1, 1, width=32)), min_size=1, max_size=4),
+    st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
+)  # fmt: skip
+def test_any_step_is_the_same_on_any_number_of_ranks(name, degree, kind, pairs, dtype):
+    model, kind = whole(name, dtype), NoiseKind.parse(kind)
+    unsharded = Weights.of(model, kind, "auto")
+    parts = ranks(checkpoint(model), degree, kind, unsharded.scope)
+    for weights in (unsharded, *parts):
+        weights.step(*zip(*pairs, strict=True))
+    same(parts, unsharded)
+
+
+def test_replicas_of_key_heads_have_the_same_noise_and_count_once():
+    tensors = checkpoint(whole("llama"))
+    parts = ranks(tensors, 4, NoiseKind.parse("full"), "all")
+    name = "model.layers.0.self_attn.k_proj.weight"
+    for part in parts:
+        part.perturb(3, 0.1)
+    assert torch.equal(parts[0].live[name], parts[1].live[name])
+    assert not torch.equal(parts[0].live[name], parts[2].live[name])
+    assert [part.shards[name].counted for part in parts] == [True, False, True, False]
+
+
+def test_padding_of_the_vocabulary_is_never_perturbed():
+    tensors = checkpoint(whole("llama"))
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    for rank in (0, 1):
+        model = worker_model(tensors, 4, 2, 2, rank)
+        weights = weights_of(views_of(model, shapes, rank), NoiseKind.parse("full"), "all")
+        weights.perturb(3, 0.1)
+        embedding = model.model.embed_tokens
+        held = embedding.shard_indices.org_vocab_end_index - embedding.shard_indices.org_vocab_start_index
+        assert (embedding.weight[held:] == 0).all() and embedding.weight.shape[0] == 64
+    assert held == 99 - 64
+
+
+def test_writing_to_a_piece_changes_the_model():
+    tensors = checkpoint(whole("llama"))
+    model = worker_model(tensors, 4, 2, 1, 0)
+    views = views_of(model, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
+    views.pieces["model.layers.0.self_attn.k_proj.weight"].tensor.fill_(5)
+    fused = model.model.layers.get_submodule("0").self_attn.qkv_proj.weight
+    assert (fused[32:48] == 5).all() and not (fused[:32] == 5).any() and not (fused[48:] == 5).any()
+
+
+def shapes_and_model():
+    tensors = checkpoint(whole("llama"))
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}, worker_model(tensors, 4, 2, 1, 0)
+
+
+def test_an_empty_parameter_is_refused_by_name():
+    shapes, model = shapes_and_model()
+    fused = model.model.layers.get_submodule("1").mlp.gate_up_proj
+    fused.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)
+    with pytest.raises(EngineError, match=r"layers.1.mlp.gate_up_proj.weight holds no values"):
+        views_of(model, shapes)
+
+
+def test_packed_codes_are_refused_by_name():
+    shapes, model = shapes_and_model()
+    layer = model.model.layers.get_submodule("0").mlp.down_proj
+    layer.weight = torch.nn.Parameter(torch.zeros(32, 6, dtype=torch.int32), requires_grad=False)
+    with pytest.raises(EngineError, match=r"layers.0.mlp.down_proj.weight.*packed, quantized"):
+        views_of(model, shapes)
+
+
+def test_a_parameter_that_the_checkpoint_does_not_cover_is_refused_by_name():
+    shapes, model = shapes_and_model()
+    del shapes["model.layers.0.self_attn.v_proj.weight"]
+    with pytest.raises(EngineError, match=r"covers 1536 of 2048 values of model.layers.0.self_attn.qkv_proj.weight"):
+        views_of(model, shapes)
+    shapes, model = shapes_and_model()
+    del shapes["model.norm.weight"]
+    with pytest.raises(EngineError, match=r"No tensor of the checkpoint was found for the parameter model.norm.weight"):
+        views_of(model, shapes)
+
+
+def test_tensors_that_the_model_does_not_hold_are_listed():
+    shapes, model = shapes_and_model()
+    assert views_of(model, shapes | {"mtp.fc.weight": (4, 4)}).unused == ["mtp.fc.weight"]
+
+
+def test_a_fused_part_may_span_several_layers():
+    """q, k and v of a gated delta-net are one tensor of the checkpoint, z another."""
+    model = torch.nn.Module()
+    model.packed_modules_mapping = {"in_proj_qkvz": ["in_proj_qkv", "in_proj_z"]}
+    layer = worker_model({"mixer.q_proj.weight": torch.zeros(1, 1)} | {
+        f"mixer.{part}_proj.weight": torch.zeros(1, 1) for part in "kv"}, 1, 1, 1, 0).mixer.qkv_proj  # fmt: skip
+    layer.output_partition_sizes = [4, 4, 8, 8]
+    layer.weight = torch.nn.Parameter(torch.arange(72.0).view(24, 3), requires_grad=False)
+    model.add_module("in_proj_qkvz", layer)
+    pieces = views_of(model, {"in_proj_qkv.weight": (16, 3), "in_proj_z.weight": (8, 3)}).pieces
+    assert pieces["in_proj_qkv.weight"].tensor[0, 0] == 0 and pieces["in_proj_qkv.weight"].shard.rows == 16
+    assert pieces["in_proj_z.weight"].tensor[0, 0] == 48 and pieces["in_proj_z.weight"].shard.rows == 8
+    layer.tp_size = 2
+    with pytest.raises(EngineError, match="--tensor-parallel 1"):
+        views_of(model, {"in_proj_qkv.weight": (16, 3), "in_proj_z.weight": (8, 3)})
+
+
+def test_a_model_may_rename_what_the_checkpoint_holds():
+    class Mapper:
+        def map_name(self, name):
+            return name.replace("model.language_model.", "language_model.model.")
+
+    model = torch.nn.Module()
+    model.hf_to_vllm_mapper = Mapper()
+    inner = worker_model({"language_model.model.norm.weight": torch.ones(4)}, 1, 1, 1, 0)
+    model.add_module("language_model", inner.language_model)
+    views = views_of(model, {"model.language_model.norm.weight": (4,)})
+    assert list(views.pieces) == ["model.language_model.norm.weight"]
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_values_are_compared_with_the_files(tmp_path, sharded):
+    model = whole("llama")
+    model.save_pretrained(tmp_path, **({"max_shard_size": "20KB"} if sharded else {}))
+    assert (tmp_path / "model.safetensors.index.json").exists() == sharded
+    shapes = header(tmp_path)
+    assert shapes == {name: tuple(tensor.shape) for name, tensor in checkpoint(model).items()}
+    for rank in range(2):
+        pieces = views_of(worker_model(checkpoint(model), 4, 2, 2, rank), shapes, rank).pieces
+        compare(pieces, tmp_path)
+    wrong = pieces["model.layers.1.mlp.up_proj.weight"].tensor
+    wrong.copy_(wrong.flip(0))
+    with pytest.raises(EngineError, match=r"layers.1.mlp.up_proj.weight is stored in another order"):
+        compare(pieces, tmp_path)
+
+
+def test_a_folder_without_safetensors_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({}))
+    with pytest.raises(EngineError, match="Expected safetensors files"):
+        header(tmp_path)

@@ -1,0 +1,341 @@
+"""Which checkpoint tensors a serving engine's parameters hold: fused layers, shards, padded vocabularies.
+
+A serving engine renames, fuses and cuts the tensors of a checkpoint. Noise and fingerprints go by the checkpoint's own
+names and indices, so each parameter is taken apart into pieces: (checkpoint name, whole shape, block held here). What
+is needed is read from the model's modules as vLLM builds them (`packed_modules_mapping`, `hf_to_vllm_mapper`,
+`output_partition_sizes`, `num_kv_head_replicas`, `shard_indices`), by name and not by import: there is no table per
+model, and worker-shaped modules of any tensor-parallel degree can be looked at without the engine.
+
+Nothing is believed that can be checked: a piece must have the size that the checkpoint's header says, every tensor of
+the header must be found or is listed as left out, every parameter must be covered to its last element, and a sample of
+rows is compared with the file (`compare`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ttc_esopt.errors import EngineError
+from ttc_esopt.es.shard import Shard
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Where a checkpoint tensor, or its part that this process holds, lies.
+
+    Attributes
+    ----------
+    tensor : torch.Tensor
+        A contiguous view of the parameter's storage: writing to it changes the model.
+    shard : Shard
+        Which block of the checkpoint tensor it is.
+    linear : bool
+        Whether it is the weight of a linear layer of the body, which low-rank noise moves.
+    module : str
+        The layer, by the engine's name with the fused part's own one ("...self_attn.q_proj").
+    """
+
+    tensor: torch.Tensor
+    shard: Shard
+    linear: bool
+    module: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the checkpoint tensors that a parameter is fused of."""
+
+    index: int
+    of: int
+
+
+@dataclass
+class Views:
+    """All pieces of a model.
+
+    Attributes
+    ----------
+    pieces : dict of checkpoint name to Piece
+    unused : list of str
+        Tensors of the checkpoint that the model holds no copy of, for instance unused prediction heads.
+    """
+
+    pieces: dict[str, Piece] = field(default_factory=dict)
+    unused: list[str] = field(default_factory=list)
+
+
+def views_of(model: nn.Module, checkpoint: Shapes, rank: int = 0) -> Views:
+    """Take a model apart into pieces.
+
+    Parameters
+    ----------
+    model : nn.Module
+        As the engine built it, on this tensor-parallel rank.
+    checkpoint : mapping of str to tuple of int
+        Names and shapes of the checkpoint's tensors: see `header`.
+    rank : int
+        Of this process among those that share the model.
+
+    Raises
+    ------
+    EngineError
+        A parameter is empty, holds other values than a checkpoint tensor, or is not covered; named in the message.
+    """
+    owners = _owners(model)
+    packed = _packed(model)
+    found = Views()
+    covered: dict[int, int] = {}
+    taken: set[int] = set()
+    sizes: dict[int, tuple[str, int]] = {}
+    for name, shape in sorted(checkpoint.items()):
+        place = _locate(model, owners, packed, name)
+        if place is None:
+            found.unused.append(name)
+            continue
+        key, part, module_name = place
+        parameter, owner = owners[key]
+        if parameter.numel() == 0:
+            raise EngineError(f"The parameter {key} holds no values (packed or offloaded): {name} cannot be perturbed.")
+        whole = parameter.data_ptr()
+        if part is None and whole in taken:
+            found.unused.append(name)  # tied: one tensor, under its first name
+            continue
+        taken.add(whole)
+        local, shard = _block(owner, rank, key, parameter, part, name, tuple(shape))
+        linear = len(shape) == 2 and key.endswith(".weight") and _is(owner, "LinearBase", "Linear")
+        linear = linear and not _is(owner, "VocabParallelEmbedding")
+        found.pieces[name] = Piece(local, shard, linear, module_name)
+        covered[whole] = covered.get(whole, 0) + local.numel()
+        sizes[whole] = key, parameter.numel() - _padding(owner, parameter)
+    _check_covered(owners, covered, sizes)
+    return found
+
+
+def header(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of all tensors in a folder's safetensors files.
+
+    Raises EngineError if there is none.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for file in files(folder):
+        with file.open("rb") as stream:
+            text = stream.read(int.from_bytes(stream.read(8), "little"))
+        for name, entry in json.loads(text).items():
+            if name != "__metadata__":
+                shapes[name] = tuple(entry["shape"])
+    return shapes
+
+
+def files(folder: Path) -> list[Path]:
+    """The safetensors files that make up a checkpoint."""
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        return sorted({folder / name for name in json.loads(index.read_text())["weight_map"].values()})
+    found = sorted(folder.glob("*.safetensors"))
+    if not found:
+        raise EngineError(f"Expected safetensors files in {folder}, found none: names and shapes are read from them.")
+    return found
+
+
+def compare(pieces: Mapping[str, Piece], folder: Path, rows: int = 4) -> None:
+    """Compare a sample of rows of every piece with the checkpoint's own values.
+
+    Raises
+    ------
+    EngineError
+        A piece holds something else: the engine stores this tensor in an order that is not known here.
+    """
+    from safetensors import safe_open
+
+    for file in files(folder):
+        with safe_open(file, framework="pt") as stored:
+            for name in set(stored.keys()) & set(pieces):
+                piece, source = pieces[name], stored.get_slice(name)
+                if not _same(piece, source, rows):
+                    raise EngineError(
+                        f"The tensor {name} is stored in another order than in the checkpoint: noise by checkpoint "
+                        "index cannot be laid over it (--engine transformers)."
+                    )
+
+
+def _same(piece: Piece, source: Any, rows: int) -> bool:
+    shard = piece.shard
+    if len(shard.shape) < 2:
+        whole = source[:] if shard.shape else source[...]
+        return torch.equal(
+            whole.reshape(-1)[shard.row : shard.row + shard.rows].to(piece.tensor.dtype), piece.tensor.reshape(-1).cpu()
+        )
+    local = piece.tensor.reshape(shard.rows, shard.columns)
+    for row in sorted({round(i * (shard.rows - 1) / max(1, rows - 1)) for i in range(rows)}):
+        at = shard.row + row
+        values = source[at : at + 1].reshape(-1)[shard.column : shard.column + shard.columns]
+        if not torch.equal(values.to(piece.tensor.dtype), local[row].cpu()):
+            return False
+    return True
+
+
+# how the parts find each other
+
+
+def _owners(model: nn.Module) -> dict[str, tuple[torch.Tensor, nn.Module]]:
+    """Parameters by name, without the `.base_layer` of adapters, and the modules that they belong to."""
+    owners: dict[str, tuple[torch.Tensor, nn.Module]] = {}
+    for prefix, module in model.named_modules():
+        tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+        for name, tensor in tensors:
+            if "lora_a_stacked" in name or "lora_b_stacked" in name or tensor is None:
+                continue
+            key = f"{prefix}.{name}".replace(".base_layer.", ".").removeprefix(".")
+            owners[key] = tensor.data if isinstance(tensor, nn.Parameter) else tensor, module
+    return owners
+
+
+def _packed(model: nn.Module) -> dict[str, list[str]]:
+    """Fused layer name to the names of its parts, of the model and of models inside it."""
+    packed: dict[str, list[str]] = {}
+    for module in model.modules():
+        for fused, parts in (getattr(module, "packed_modules_mapping", None) or {}).items():
+            packed.setdefault(fused, list(parts))
+    return packed
+
+
+def _locate(
+    model: nn.Module, owners: Mapping[str, Any], packed: Mapping[str, Sequence[str]], name: str
+) -> tuple[str, Part | None, str] | None:
+    """(parameter, fused part or None, layer) of a checkpoint tensor; None if the model has none."""
+    for candidate in _renamed(model, name):
+        layer, _, leaf = candidate.rpartition(".")
+        if candidate in owners:
+            return candidate, None, layer
+        parent, _, last = layer.rpartition(".")
+        for fused, parts in packed.items():
+            if last in parts:
+                key = f"{parent}.{fused}.{leaf}".removeprefix(".")
+                if key in owners:
+                    return key, Part(list(parts).index(last), len(parts)), layer
+    return None
+
+
+def _renamed(model: nn.Module, name: str) -> Iterable[str]:
+    """The name as the engine's model may have it: as it is, and by the model's own renaming rules."""
+    yield name
+    mapper = getattr(model, "hf_to_vllm_mapper", None)
+    if mapper is None:
+        return
+    rename = mapper.get_rename_mapper() if hasattr(mapper, "get_rename_mapper") else mapper
+    mapped = getattr(rename, "map_name", None) or getattr(rename, "_map_name", None)
+    new = mapped(name) if mapped is not None else None
+    if new and new != name:
+        yield new
+
+
+# which block
+
+
+def _block(
+    owner: nn.Module,
+    process: int,
+    key: str,
+    parameter: torch.Tensor,
+    part: Part | None,
+    name: str,
+    shape: tuple[int, ...],
+) -> tuple[torch.Tensor, Shard]:
+    """The piece of `parameter` that holds (a part of) the checkpoint tensor `name` of this shape."""
+    rank, degree = getattr(owner, "tp_rank", 0), getattr(owner, "tp_size", 1)
+    height, width = (shape[0], math.prod(shape[1:])) if shape else (1, 1)
+
+    def rows(offset: int, count: int, first: int, counted: bool = True) -> tuple[torch.Tensor, Shard]:
+        if parameter.dim() and tuple(parameter.shape[1:]) != shape[1:]:
+            raise _unlike(name, shape, key, parameter)
+        if offset + count > parameter.shape[0] or first + count > height:
+            raise _unlike(name, shape, key, parameter)
+        return parameter.narrow(0, offset, count), Shard(shape, first, count, 0, width, counted)
+
+    if _is(owner, "VocabParallelEmbedding"):
+        indices = owner.shard_indices
+        if shape[0] != owner.org_vocab_size:
+            raise _unlike(name, shape, key, parameter)
+        first, last = indices.org_vocab_start_index, indices.org_vocab_end_index
+        return rows(0, last - first, first)
+    if _is(owner, "RowParallelLinear") and len(shape) == 2 and degree > 1:
+        count = parameter.shape[1]
+        if parameter.shape[0] != height or count * degree != width:
+            raise _unlike(name, shape, key, parameter)
+        return parameter, Shard(shape, 0, height, rank * count, count)
+    if _is(owner, "ColumnParallelLinear") and (degree > 1 or part is not None):
+        sizes = list(owner.output_partition_sizes)
+        if part is None and len(sizes) > 1:
+            raise EngineError(
+                f"The checkpoint tensor {name} is fused already and cut {degree} ways: noise for it is not supported "
+                "with tensor parallelism (--tensor-parallel 1)."
+            )
+        at, count = _span(sizes, part, height, degree)
+        replicas = getattr(owner, "num_kv_head_replicas", 1) if part is not None and part.index > 0 else 1
+        return rows(at, count, rank // replicas * count, rank % replicas == 0)
+    if _is(owner, "ReplicatedLinear") and part is not None:
+        at, count = _span(list(owner.output_partition_sizes), part, height, 1)
+        return rows(at, count, 0, process == 0)
+    if tuple(parameter.shape) == shape:
+        return parameter, Shard.whole(shape, process == 0)
+    raise _unlike(name, shape, key, parameter)
+
+
+def _span(sizes: list[int], part: Part | None, height: int, degree: int) -> tuple[int, int]:
+    """Offset and rows of a fused part. A part may span several sizes, as q, k and v of a gated delta-net do."""
+    if part is None:
+        return 0, sizes[0]
+    if part.of == len(sizes):
+        return sum(sizes[: part.index]), sizes[part.index]
+    if degree > 1 or part.of != 2:
+        raise EngineError(
+            f"A fused part of {height} rows that spans several of {sizes} is not supported with tensor parallelism "
+            "(--tensor-parallel 1)."
+        )
+    return (0, height) if part.index == 0 else (sum(sizes) - height, height)
+
+
+def _is(module: nn.Module, *names: str) -> bool:
+    return any(base.__name__ in names for base in type(module).__mro__)
+
+
+def _unlike(name: str, shape: tuple[int, ...], key: str, parameter: torch.Tensor) -> EngineError:
+    return EngineError(
+        f"Expected the parameter {key} to hold the checkpoint tensor {name} of shape {tuple(shape)}, got shape "
+        f"{tuple(parameter.shape)} (packed, quantized, or of a layout that is not known): it cannot be perturbed."
+    )
+
+
+def _padding(owner: nn.Module, parameter: torch.Tensor) -> int:
+    """Elements of a vocabulary that stand for no token."""
+    if not _is(owner, "VocabParallelEmbedding"):
+        return 0
+    indices = owner.shard_indices
+    held = indices.org_vocab_end_index - indices.org_vocab_start_index
+    return parameter.numel() // parameter.shape[0] * (parameter.shape[0] - held)
+
+
+def _check_covered(
+    owners: Mapping[str, tuple[torch.Tensor, nn.Module]],
+    covered: Mapping[int, int],
+    sizes: Mapping[int, tuple[str, int]],
+) -> None:
+    for pointer, (key, size) in sizes.items():
+        if covered[pointer] != size:
+            raise EngineError(
+                f"The checkpoint covers {covered[pointer]} of {size} values of {key}: noise would reach a part only."
+            )
+    for key, (tensor, _) in owners.items():
+        weight = tensor.is_floating_point() and tensor.numel() > 0 and key.endswith((".weight", ".bias"))
+        if weight and tensor.data_ptr() not in covered:
+            raise EngineError(f"No tensor of the checkpoint was found for the parameter {key}.")

@@ -1,0 +1,55 @@
+"""A checkpoint from the blocks that vLLM's ranks hold."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from ttc_esopt.engines.views import files
+
+SHARD = "5GB"
+
+
+def gathered(blocks: list[Path]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Whole tensors by checkpoint name, in the order of their names, one in memory at a time.
+
+    Parameters
+    ----------
+    blocks : files that `EsWorker.es_save` wrote, one per rank
+    """
+    from safetensors import safe_open
+
+    opened = [safe_open(file, framework="pt") for file in blocks]
+    places = [stored.metadata() for stored in opened]
+    for name in sorted(set().union(*places)):
+        whole: torch.Tensor | None = None
+        for stored, known in zip(opened, places, strict=True):
+            if name not in known:
+                continue
+            row, rows, column, columns, *shape = map(int, known[name].split())
+            block = stored.get_tensor(name)
+            if whole is None:
+                whole = torch.empty(shape, dtype=block.dtype)
+            matrix = whole.view(shape[0], -1) if shape else whole.view(1, 1)
+            matrix[row : row + rows, column : column + columns] = block
+        yield name, whole
+
+
+def export(blocks: list[Path], source: Path, folder: Path, shard_size: str) -> None:
+    """Write the tensors of `blocks`, and all else that the source folder holds, as a Hugging Face folder."""
+    from huggingface_hub import save_torch_state_dict
+    from safetensors import safe_open
+
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = dict(gathered(blocks))
+    for file in files(source):  # what the engine holds no copy of: unused heads, tied tensors
+        with safe_open(file, framework="pt") as stored:
+            tensors |= {name: stored.get_tensor(name) for name in stored.keys() if name not in tensors}  # noqa: SIM118
+    save_torch_state_dict(tensors, folder, max_shard_size=shard_size, metadata={"format": "pt"})
+    for file in source.iterdir():
+        weights = file.suffix in (".safetensors", ".bin", ".pt", ".gguf") or file.name.endswith(".index.json")
+        if file.is_file() and not weights:
+            shutil.copy(file, folder / file.name)

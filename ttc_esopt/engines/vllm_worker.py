@@ -1,0 +1,186 @@
+"""The part of the vLLM engine that runs inside vLLM's workers, one per tensor-parallel rank.
+
+vLLM adds this class to its worker's bases (`worker_extension_cls`): every name begins with `es_`, since a name that the
+worker has already is an error there. Arguments and results are numbers, strings, lists and dicts, so that they pass
+between processes without pickling. Weights are written in place, into the storage that captured CUDA graphs read.
+
+On a CPU vLLM packs the weights of linear layers away, and what stays visible is empty: noise would reach embeddings
+and norms only. Importing this module turns that off, which must happen before the model is loaded, and does, because
+the worker imports its extension first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ttc_esopt.engines.measures import sums
+from ttc_esopt.engines.views import compare, header, views_of
+from ttc_esopt.engines.weights import Weights, resolve_scope
+from ttc_esopt.errors import EngineError
+from ttc_esopt.es import noise
+from ttc_esopt.es.noise import NoiseKind
+
+UNPERTURBED = "base"  # the adapter of zeros
+
+Steps = Sequence[tuple[Sequence[int], Sequence[float]]]
+
+
+def keep_weights_live() -> None:
+    """Turn off the packing of linear weights on CPUs."""
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return
+    import vllm._custom_ops as ops
+
+    if not hasattr(ops, "_supports_onednn"):
+        raise EngineError(
+            "This release of vLLM packs CPU weights in a way that is not known: use --engine transformers."
+        )
+    ops._supports_onednn = False
+
+
+with contextlib.suppress(ImportError):  # not inside vLLM: the functions below can be looked at all the same
+    keep_weights_live()
+
+
+class EsWorker:
+    """Methods for `collective_rpc`."""
+
+    def es_attach(
+        self, folder: str, kind: str, scope: str, rounding: str = "nearest", placement: str = "device"
+    ) -> dict:
+        """Take the loaded model apart into checkpoint tensors; numbers for the record.
+
+        Parameters
+        ----------
+        folder : the checkpoint
+        kind, scope, rounding, placement : see `ttc_esopt.engines.weights.Weights`
+        """
+        self.es_rank = _rank()
+        views = views_of(self.get_model(), header(Path(folder)), self.es_rank)
+        compare(views.pieces, Path(folder))
+        self.es_pieces = views.pieces
+        self.es_noise, self.es_rounding, self.es_placement = NoiseKind.parse(kind), rounding, placement
+        self.es_weights = self.es_made(self.es_noise, resolve_scope(self.es_noise, scope))
+        manager = getattr(getattr(self, "model_runner", None), "lora_manager", None)
+        if manager is not None:
+            if not hasattr(manager, "_load_adapter"):
+                raise EngineError("This release of vLLM loads adapters in a way that is not known (--noise full).")
+            manager._load_adapter = self.es_adapter
+        counted = [(name, piece) for name, piece in views.pieces.items() if piece.shard.counted]
+        moving = set(self.es_weights.names)
+        return {
+            "scope": self.es_weights.scope,
+            "parameters": sum(piece.shard.size for _, piece in counted),
+            "moving_parameters": sum(piece.shard.size for name, piece in counted if name in moving),
+            "unused": views.unused,
+            "adapters": manager is not None,
+        }
+
+    def es_made(self, kind: NoiseKind, scope: str) -> Weights:
+        """The weights as tensors of the checkpoint."""
+        pieces = self.es_pieces
+        live = {name: piece.tensor for name, piece in pieces.items()}
+        names = [n for n, p in pieces.items() if (p.linear if scope == "linear" else p.tensor.is_floating_point())]
+        shards = {name: piece.shard for name, piece in pieces.items()}
+        return Weights(live, names, kind, scope, shards, self.es_rounding, self.es_placement)
+
+    def es_adapter(self, request: Any) -> Any:
+        """An adapter made of a direction's factors; takes the place of vLLM's loader of adapter files.
+
+        `request.lora_path` is "es:DIRECTION:SIGMA" (sigma in hexadecimal), or "es:base" for an adapter of zeros.
+        """
+        from vllm.lora.lora_model import LoRAModel
+        from vllm.lora.lora_weights import LoRALayerWeights
+
+        manager = self.model_runner.lora_manager
+        rank, dtype = self.es_noise.rank, manager.lora_config.lora_dtype
+        layers = {}
+        for name in self.es_weights.names:
+            piece = self.es_pieces[name]
+            a, b = adapter_factors(name, piece.shard.shape, self.es_noise, request.lora_path)
+            layers[piece.module] = LoRALayerWeights(piece.module, rank, rank, a.to(dtype), b.to(dtype))
+        adapter = LoRAModel(request.lora_int_id, rank, layers)
+        adapter.is_3d_lora_weight = False
+        return adapter
+
+    def es_perturb(self, direction: int, sigma: float) -> None:
+        with torch.inference_mode():
+            self.es_weights.perturb(direction, sigma)
+
+    def es_restore(self) -> None:
+        with torch.inference_mode():
+            self.es_weights.restore()
+
+    def es_step(self, directions: list[int], coefficients: list[float]) -> None:
+        with torch.inference_mode():
+            self.es_weights.step(directions, coefficients)
+
+    def es_rewind(self, steps: Steps) -> None:
+        with torch.inference_mode():
+            self.es_weights.rewind(steps)
+
+    def es_adopt(self, kind: str, scope: str, steps: Steps) -> None:
+        """Steps of another run, and a new beginning."""
+        other = NoiseKind.parse(kind)
+        with torch.inference_mode():
+            self.es_made(other, resolve_scope(other, scope)).rewind(steps)
+        self.es_weights = self.es_made(self.es_noise, self.es_weights.scope)
+
+    def es_measure(self, steps: Steps, sigma: float) -> dict[str, float]:
+        """See `ttc_esopt.engines.measures.sums`."""
+        with torch.inference_mode():
+            return sums(self.es_weights, steps, sigma)
+
+    def es_moved(self) -> bool:
+        return self.es_weights.touched
+
+    def es_fingerprint(self) -> str:
+        """The part of the fingerprint that this rank counts, hexadecimal."""
+        return self.es_weights.fingerprint()
+
+    def es_sha256(self) -> str:
+        return self.es_weights.sha256()
+
+    def es_save(self, folder: str) -> None:
+        """Write the blocks that this rank counts to a safetensors file of its own, with their places as metadata."""
+        from safetensors.torch import save_file
+
+        held = {name: piece for name, piece in self.es_pieces.items() if piece.shard.counted}
+        places = {
+            name: " ".join(map(str, (s.row, s.rows, s.column, s.columns, *s.shape)))
+            for name, s in ((name, piece.shard) for name, piece in held.items())
+        }
+        blocks = {n: p.tensor.detach().reshape(p.shard.rows, p.shard.columns).cpu().clone() for n, p in held.items()}
+        save_file(blocks, Path(folder) / f"rank{self.es_rank}.safetensors", metadata=places)
+
+    def es_peak(self) -> dict[str, float]:
+        """Largest memory of this worker so far, MiB."""
+        found = {"peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)}
+        if torch.cuda.is_available():
+            found["gpu_peak_mb"] = round(torch.cuda.max_memory_allocated() / 2**20, 1)
+        return found
+
+
+def adapter_factors(name: str, shape: Sequence[int], kind: NoiseKind, path: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """(lora_A (rank, in), lora_B (out, rank)) of one layer, float32: their product B A is sigma * eps."""
+    _, _, told = path.partition(":")
+    if told == UNPERTURBED:
+        return torch.zeros(kind.rank, shape[1]), torch.zeros(shape[0], kind.rank)
+    direction, sigma = told.split(":")
+    left, right = noise.factors(int(direction), name, (shape[0], shape[1]), kind.rank, values=kind.values)
+    scale = float.fromhex(sigma) * float(noise.lowrank_scale(kind.rank))
+    return torch.from_numpy(right).T.contiguous(), torch.from_numpy(left) * scale
+
+
+def _rank() -> int:
+    from vllm.distributed import get_tensor_model_parallel_rank
+
+    return get_tensor_model_parallel_rank()
