@@ -13,6 +13,7 @@ from tiny_model import make_tiny_model
 
 from ttc_esopt import problems, scaffolds
 from ttc_esopt.attached.options import host_options
+from ttc_esopt.diagnoses import CAP
 from ttc_esopt.engines import Request, Sampling, load_engine
 from ttc_esopt.errors import ConfigurationError
 from ttc_esopt.es import noise
@@ -20,9 +21,9 @@ from ttc_esopt.es.noise import NoiseKind
 from ttc_esopt.evaluation import Evaluator
 from ttc_esopt.report import write_report
 from ttc_esopt.runfolder import RunFolder
-from ttc_esopt.search import Search
+from ttc_esopt.search import Search, replay
 from ttc_esopt.settings import resolve
-from ttc_esopt.tuned import rollback_of
+from ttc_esopt.tuned import begin, rollback_of, tuned, write_patch
 
 PROBLEM = problems.load("tsp_construct")
 SMALL = {
@@ -158,6 +159,72 @@ def test_going_back_forgets_the_cap_that_was_passed(tmp_path, evaluator):
     folder.note_rollback({"order": order, "after": best.after})
     go_on(RunFolder.open(folder.path), evaluator)
     assert len(folder.samples.read()) > before
+
+
+PULLED = {"cap_distance": 0.12, "on_cap": "pull-back", "diagnostics": False, "sigma_schedule": "constant"}
+
+
+@pytest.fixture(scope="module")
+def pulled(tmp_path_factory, evaluator):
+    """A run that had to take steps back, the last one too, and yet took others behind the first of these."""
+    for seed in range(3, 40):
+        folder, search = begun(tmp_path_factory.mktemp("pulled") / "run", evaluator, seed=seed, **PULLED)
+        records = folder.history.read()
+        back = [record["t"] for record in records if record["skipped"] == CAP]
+        taken = [record["t"] for record in records if record["taken"]]
+        if back and taken and records[-1]["t"] in back and max(taken) > min(back):
+            return folder.path, search.engine.fingerprint()
+    raise AssertionError
+
+
+def test_a_step_that_passes_a_cap_is_taken_back_and_the_run_goes_on(pulled, evaluator):
+    folder, fingerprint = RunFolder.open(pulled[0]), pulled[1]
+    lines, records = {line["t"]: line for line in folder.diagnostics.read()}, folder.history.read()
+    before = folder.document["model"]["fingerprint"]
+    for record in records:
+        over = record["t"] in lines and lines[record["t"]]["distance_rms"] > PULLED["cap_distance"]
+        assert (record["skipped"] == CAP) == over
+        assert not (over and record["taken"])
+        if not record["taken"]:
+            assert record["fingerprint"] == before
+        before = record["fingerprint"]
+    assert len(folder.samples.read()) == SMALL["budget"]  # it ran to the end of its plan
+    assert replay(folder, StandInEngine()) == fingerprint == before
+
+
+def test_a_run_that_took_steps_back_resumes_to_the_same_bytes_from_anywhere(pulled, tmp_path, evaluator):
+    names = ("samples.jsonl", "history.jsonl", "diagnostics.jsonl", "best.json")
+    whole = {name: (pulled[0] / name).read_bytes() for name in names}
+    rows = whole["history.jsonl"].splitlines(keepends=True)
+    for kept in range(0, len(rows), 2):
+        for measured in sorted({kept, kept + 1, 0}):  # killed before or after measuring; or the file is lost
+            place = tmp_path / f"{kept}-{measured}"
+            shutil.copytree(pulled[0], place)
+            upto = json.loads(rows[kept])["orders"][1] + 1
+            lines = whole["samples.jsonl"].splitlines(keepends=True)[:upto]
+            (place / "samples.jsonl").write_bytes(b"".join(lines))
+            (place / "history.jsonl").write_bytes(b"".join(rows[:kept]))
+            steps = [json.loads(row)["t"] for row in rows[:measured]]
+            stored = whole["diagnostics.jsonl"].splitlines(keepends=True)
+            kept_lines = [row for row in stored if json.loads(row)["t"] in steps]
+            (place / "diagnostics.jsonl").write_bytes(b"".join(kept_lines))
+            engine = go_on(RunFolder.open(place), evaluator).engine
+            assert {name: (place / name).read_bytes() for name in names} == whole
+            assert engine.fingerprint() == pulled[1]
+
+
+def test_a_model_that_was_pulled_back_travels_as_a_patch(pulled, tmp_path):
+    made = write_patch(RunFolder.open(pulled[0]), tmp_path / "p.json")
+    engine = StandInEngine()
+    begin(engine, tuned(tmp_path / "p.json").lines)
+    assert engine.fingerprint() == made.fingerprint == pulled[1]
+
+
+def test_pulling_back_needs_a_cap_which_then_stays(pulled):
+    with pytest.raises(ConfigurationError, match="Expected a cap with --on-cap pull-back"):
+        resolve({"on_cap": "pull-back"})
+    with pytest.raises(ConfigurationError, match="others would change the run"):
+        RunFolder.open(pulled[0]).change_limits({"cap_distance": 1.0})
 
 
 @pytest.mark.parametrize("arm", ["frozen", "noise"])

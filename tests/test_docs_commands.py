@@ -27,6 +27,7 @@ from ttc_esopt.problems.tsp_construct import TspConstruct
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "runs" / "README.md"]
 ELSEWHERE = {
+    "--engine vllm": "tests/with_vllm/test_vllm_runs.py",
     "ttc-esopt serve": "tests/test_serve_examples.py, tests/test_cli_serve.py",
     "--python ~/": "tests/hosts/test_llm4ad_exec.py",
     "main.py problem=": "tests/hosts/test_reevo.py",

@@ -73,7 +73,7 @@ def test_a_low_rank_batch_equals_rewriting_the_weights(folder, rank):
     engine = engine_of(folder, NoiseKind("lowrank", rank))
     ids = torch.randint(3, 300, (4, 9), generator=torch.Generator().manual_seed(0))
     nudges = [(1, 0.05), None, (2**63 + 5, 0.02), (1, 0.01)]
-    lowrank = LowRankForward(engine._linear, rank, nudges)
+    lowrank = LowRankForward(engine._linear, NoiseKind("lowrank", rank), nudges, torch.float32)
     lowrank.columns = 9
     with torch.inference_mode(), lowrank:
         together = engine.model(ids).logits
@@ -227,7 +227,7 @@ def test_the_description_holds_plain_values(low):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"engine": "vllm"}, "engine of auto, transformers, got 'vllm'"),
+        ({"engine": "llama"}, "engine of auto, transformers, vllm, got 'llama'"),
         ({"device": "tpu"}, "device auto, cpu or cuda"),
         ({"dtype": "int8"}, "got 'int8'"),
         ({"threads": 0}, "threads >= 1"),

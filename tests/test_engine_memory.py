@@ -2,13 +2,15 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
+import torch
 from tiny_model import make_tiny_model
 
 from ttc_esopt import models
 from ttc_esopt.engines import Request, Sampling, load_engine
-from ttc_esopt.engines.memory import memory_plan
+from ttc_esopt.engines.memory import delta_place_of, memory_plan
 from ttc_esopt.errors import EngineError
 from ttc_esopt.es.noise import NoiseKind
 from ttc_esopt.runfolder import RunFolder
@@ -67,6 +69,57 @@ def test_an_8b_model_takes_what_the_page_of_engines_says(tmp_path):
         small.check()
     assert "may not fit" in dataclasses.replace(plan, total=80 << 30, free=50 << 30).check()
     assert dataclasses.replace(plan, total=80 << 30, free=79 << 30).check() is None
+
+
+def pretended(monkeypatch, card, host=64 << 30):
+    """A CUDA device of that many bytes, all of them free, in a host of that many."""
+    monkeypatch.setattr("ttc_esopt.engines.memory.device_of", lambda text: torch.device("cuda:0"))
+    rooms = {"cuda": (card, card, "cuda:0"), "cpu": (host, host, "host memory")}
+    monkeypatch.setattr("ttc_esopt.engines.memory._room", lambda device: rooms[device.type])
+
+
+def llama(tmp_path, **given):
+    tmp_path.joinpath("config.json").write_text(json.dumps(LLAMA_8B))
+    return resolve({"model": str(tmp_path), "arm": "esopt", "budget": 120, "device": "cuda", **given})
+
+
+@pytest.mark.parametrize("noise", ["full", "lowrank:1"])
+def test_a_card_of_24_gb_searches_with_8b_weights_because_base_and_delta_lie_on_the_host(tmp_path, monkeypatch, noise):
+    pretended(monkeypatch, 24 << 30)
+    plan = memory_plan(llama(tmp_path, noise=noise))
+    assert plan.delta_at == "host" and plan.check() is None
+    assert delta_place_of(llama(tmp_path, noise=noise)) == "host"
+    moving = 8_030_261_248 if noise == "full" else 6_979_321_856
+    assert (plan.base, plan.delta, plan.beside) == (2 * moving, 4 * moving, 6 * moving)
+    frozen = memory_plan(llama(tmp_path, arm="frozen"))
+    assert plan.model <= 1.02 * frozen.weights  # what ES adds on the card: blocks on their way
+    said = r"memory in cuda:0: 1\d.*weights 15.0, .*; in host memory: .* \(--delta host: beside"
+    assert re.search(said, plan.text())
+
+
+def test_a_large_card_keeps_all_and_the_user_may_say_where(tmp_path, monkeypatch):
+    pretended(monkeypatch, 139 << 30)
+    plan = memory_plan(llama(tmp_path, noise="full"))
+    assert plan.delta_at == "device" and not plan.beside and "they fit beside the weights" in plan.text()
+    asked = memory_plan(llama(tmp_path, noise="full", delta="replay"))
+    assert (asked.delta, asked.beside, asked.why) == (0, asked.base, "") and "summed anew" in asked.text()
+
+
+def test_a_host_that_is_too_small_is_refused_with_numbers_and_advice(tmp_path, monkeypatch):
+    pretended(monkeypatch, 24 << 30, host=32 << 30)
+    with pytest.raises(EngineError, match=r"in host memory: 44.9 GiB \(base 15.0, delta 29.9\).*--delta replay"):
+        memory_plan(llama(tmp_path, noise="full")).check()
+    assert memory_plan(llama(tmp_path, noise="full", delta="replay")).check() is None
+    with pytest.raises(EngineError, match="--delta host keeps base and delta in host memory"):
+        memory_plan(llama(tmp_path, noise="full", delta="device")).check()
+
+
+def test_factors_of_scope_lora_are_all_that_moves(tmp_path, monkeypatch):
+    pretended(monkeypatch, 24 << 30)
+    plan = memory_plan(llama(tmp_path, noise="full", scope="lora:4"))
+    numbers = 4 * 2_621_440
+    assert (plan.delta, plan.base, plan.delta_at) == (4 * numbers, 2 * numbers, "device")
+    assert plan.weights == 2 * (8_030_261_248 + numbers)
 
 
 def test_what_is_not_there_yet_has_no_plan(tmp_path, monkeypatch):

@@ -176,8 +176,11 @@ def test_the_torch_path_accumulates_the_bits_of_the_kernels(kind):
 def test_tensors_that_cannot_be_perturbed_are_refused_by_name(folder):
     packed = model(folder)
     packed.model.layers[1].mlp.up_proj.weight = nn.Parameter(torch.zeros(3, 4, dtype=torch.uint8), requires_grad=False)
-    with pytest.raises(EngineError, match=r"model\.layers\.1\.mlp\.up_proj\.weight has type uint8"):
-        Weights.of(packed, LOW, "auto")
+    with pytest.raises(EngineError, match=r"model\.layers\.1\.mlp\.up_proj\.weight .*--noise lowrank:1"):
+        Weights.of(packed, FULL, "linear")
+    live = {"a.weight": torch.zeros(3, 4, dtype=torch.uint8)}
+    with pytest.raises(EngineError, match=r"a\.weight has type uint8"):
+        Weights(live, ["a.weight"], LOW, "linear")
     empty = model(folder)
     empty.model.layers[0].self_attn.q_proj.weight = nn.Parameter(torch.zeros(0))
     with pytest.raises(EngineError, match=r"model\.layers\.0\.self_attn\.q_proj\.weight holds no values"):

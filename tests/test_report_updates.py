@@ -13,9 +13,10 @@ from ttc_esopt.report.diagnostics import updates
 from ttc_esopt.report.tables import update_rows, update_summary
 
 
-def history(steps=6, directions=8, back=None):
+def history(steps=6, directions=8, back=None, antithetic=False):
     """Lines of a history as a run writes them; `back`: step -> the step to whose weights it goes back."""
-    es = ESOptimizer(ESParams(sigma=6e-3, alpha=3e-3, directions=directions, steps=steps, seed=3))
+    es = ESOptimizer(ESParams(sigma=6e-3, alpha=3e-3, directions=directions, steps=steps, seed=3,
+                              antithetic=antithetic))  # fmt: skip
     lines = []
     while not es.done:
         rewards = np.random.default_rng(es.t).normal(size=directions)
@@ -47,9 +48,10 @@ def moved(lines, size=200_000):
     return rms, distance
 
 
+@pytest.mark.parametrize("antithetic", [False, True])
 @pytest.mark.parametrize("back", [None, {3: 0}, {2: -1, 4: 1}])
-def test_expected_sizes_are_those_of_real_noise(back):
-    lines = history(back=back)
+def test_expected_sizes_are_those_of_real_noise(back, antithetic):
+    lines = history(back=back, antithetic=antithetic)
     found = updates(lines)
     rms, distance = moved(lines)
     assert [one.rms for one in found] == pytest.approx(rms, rel=0.02)

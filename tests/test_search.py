@@ -189,6 +189,21 @@ def test_several_replies_per_direction_are_averaged(tmp_path, evaluator):
     assert [line["reply_index"] for line in batch] == [0, 1] * 4
 
 
+def test_a_run_of_mirrored_directions_is_resumed_and_replayed(tmp_path, evaluator):
+    path = tmp_path / "pairs"
+    start(path, evaluator, antithetic=True)
+    history = path / "history.jsonl"
+    records = [json.loads(line) for line in history.read_text().splitlines()]
+    assert all(record["seeds"][1::2] == [~seed for seed in record["seeds"][::2]] for record in records)
+    assert sum(record["taken"] for record in records) >= 2
+    assert replay(RunFolder.open(path), StandInEngine()) == records[-1]["fingerprint"]
+    before = content(path)
+    for file in (history, path / "samples.jsonl"):
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    go_on(RunFolder.open(path), evaluator)
+    assert content(path) == before
+
+
 def test_a_token_limit_stops_after_a_batch_and_resume_goes_no_further(tmp_path, evaluator):
     search = start(tmp_path / "limited", evaluator, max_tokens_total=300)
     assert search.stopped and 0 < len(search.state.lines) < 68

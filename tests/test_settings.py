@@ -130,3 +130,12 @@ def test_instance_files_are_checked_before_a_run_begins(tmp_path, monkeypatch):
         settings_of({"problem": "tsp_aco", "instances": "c.tsp"})
     with pytest.raises(ConfigurationError, match=r"no option mode \(--mode\)"):
         settings_of({"problem": "tsp_aco", "mode": "aco"})
+
+
+def test_mirrored_pairs_need_an_even_number_of_directions():
+    assert resolve({"antithetic": True, "directions": 4}).es_params(3).antithetic
+    with pytest.raises(ConfigurationError, match="got 5 .--directions, --antithetic"):
+        resolve({"antithetic": True, "directions": 5})
+    assert resolve({"noise": "full+rademacher", "rounding": "stochastic"}).noise == "full+rademacher"
+    with pytest.raises(ConfigurationError, match="--rounding"):
+        resolve({"rounding": "up"})

@@ -290,7 +290,7 @@ def test_a_patch_rebuilds_the_tuned_model_and_runs_start_from_it(finished, tmp_p
 
 @pytest.mark.parametrize(
     "text", ["", "{}", "[]", '{"patch":1,"model":"m","steps":[]}', '{"patch":1,"model":"m","steps":[{"chapter":0}]}',
-             '{"patch":9,"model":"m","steps":[{}]}', STEP % '"x"', STEP % "1.5", STEP % "-1", STEP % "1,2"],
+             '{"patch":9,"model":"m","steps":[{}]}', STEP % '"x"', STEP % "1.5", STEP % -(2**64 + 1), STEP % "1,2"],
 )  # fmt: skip
 def test_what_is_no_patch_is_refused(tmp_path, text):
     (tmp_path / "p.json").write_text(text)
@@ -348,3 +348,14 @@ def test_an_engine_takes_steps_of_another_noise_and_begins_there(tmp_path, first
     assert engine.fingerprint() == moved
     with pytest.raises(EngineError, match="not moved"):
         engine.adopt(NoiseKind.parse(first), "auto", steps)
+
+
+def test_a_tuned_model_keeps_its_rounding(tmp_path, evaluator):
+    place = tmp_path / "stochastic"
+    folder = start(place, evaluator, rounding="stochastic")
+    write_patch(folder, tmp_path / "patch.json")
+    for source in (place, tmp_path / "patch.json"):
+        assert tuned(source).rounding == "stochastic"
+        assert settled({"init_from": str(source)})["rounding"] == "stochastic"
+        with pytest.raises(ConfigurationError, match=r"made with rounding stochastic, got nearest \(--rounding"):
+            settled({"init_from": str(source), "rounding": "nearest"})

@@ -34,7 +34,8 @@ WITHIN = {"candidates": 0.02, "tokens": 0.05}  # how far apart the sides' mean b
 # settings that change where or how fast a run works, not what it looks for
 FREE = {
     "seed", "threads", "batch_size", "workers", "device", "engine", "dtype", "data", "sandbox", "max_minutes",
-    "max_tokens_total", "diagnostics", "cap_kl", "cap_distance",
+    "max_tokens_total", "diagnostics", "cap_kl", "cap_distance", "delta",
+    "replicas", "work_unit", "ray_address",
 }  # fmt: skip
 # settings that the key of a setting holds in one form or another
 _IN_KEY = {

@@ -1,4 +1,4 @@
-"""Measurements after each step that was taken, and the caps that stop a run which goes too far (`--diagnostics`).
+"""Measurements after each step, and the caps at which a run stops or takes the step back (`--diagnostics`, `--on-cap`).
 
 ES for language models walks far: updates are dense and mostly orthogonal to what the rewards ask for, and what a model
 could do before is what suffers (arXiv 2601.20861, 2604.01499). So the distance from the beginning is worth watching. KL
@@ -17,11 +17,12 @@ from ttc_esopt.runfolder import RunFolder
 from ttc_esopt.scaffolds.base import Call, Scaffold
 from ttc_esopt.tuned import as_steps
 
+CAP = "past a cap"  # why a step that was taken back counts as not taken
 REPLIES = 2  # along which KL is taken
 
 
 class Diagnoses:
-    """`diagnostics.jsonl` of a run: one line per step that was taken.
+    """`diagnostics.jsonl` of a run: one line per step that was taken, or taken back.
 
     Parameters
     ----------

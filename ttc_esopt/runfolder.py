@@ -31,6 +31,7 @@ from ttc_esopt.settings import TABLES, Settings, resolve
 from ttc_esopt.tuned import start_of, write_start
 
 LIMITS = ("max_tokens_total", "max_minutes", "cap_kl", "cap_distance")
+SCALE = ("replicas", "ray_address")  # who writes, but not what
 VERSIONED = ("torch", "transformers", "numpy", "numba", "scipy", "tokenizers")
 
 
@@ -110,10 +111,21 @@ class RunFolder:
             self._lock = None
 
     def change_limits(self, limits: dict[str, Any]) -> None:
-        """Other values for limits, which decide when a run pauses and nothing else."""
+        """Other values for what changes no candidate: limits, which decide when a run pauses, and who writes."""
         for name in limits:
-            if name not in LIMITS:
-                raise ConfigurationError(f"Expected one of {', '.join(LIMITS)}; {name} would change the run.")
+            if name not in LIMITS + SCALE:
+                raise ConfigurationError(f"Expected one of {', '.join(LIMITS + SCALE)}; {name} would change the run.")
+        if self.settings.on_cap == "pull-back" and limits.keys() & {"cap_kl", "cap_distance"}:
+            raise ConfigurationError(
+                "With --on-cap pull-back the caps decide which steps are taken: others would change the run "
+                "(--cap-kl, --cap-distance)."
+            )
+        if limits.get("replicas", 1) > 1 and not self.settings.work_unit:
+            raise ConfigurationError(
+                f"{self.path} was begun in whole batches, so that other replicas would have nothing to do, or change "
+                "what is written: a run that is begun with --work-unit N (or with --replicas) can go on with any "
+                "number of them (--replicas)."
+            )
         self.document["settings"] |= limits
         self.settings = resolve(self.document["settings"])
         write_atomically(self.path / "run.toml", tomli_w.dumps(self.document))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ttc_esopt import models, problems, scaffolds
+from ttc_esopt.engines.base import SHARD_SIZE, expect_size
 from ttc_esopt.errors import ConfigurationError, DataError
 from ttc_esopt.evaluation.sandbox import warning
 from ttc_esopt.instances import absolute_files, evaluator, own_sets, own_template, problem_of, read_files, split_files
@@ -106,7 +107,7 @@ def run(out: Path | str, *, report: bool = True, say: Say = print, **given: Any)
 def resume(
     folder: Path | str, *, report: bool = True, rollback: bool = False, say: Say = print, **limits: Any
 ) -> Result:
-    """Go on with a run exactly where it stopped; `limits` may change max_tokens_total and max_minutes.
+    """Go on with a run exactly where it stopped; `limits` may change its limits, replicas and ray_address.
 
     With `rollback` the weights go back to those of the best batch so far first; what was found stays.
     """
@@ -154,6 +155,10 @@ def work(folder: RunFolder, report: bool = True, say: Say = print, rollback: boo
             folder.note_model(engine.describe(), engine.fingerprint())
             tuned_by = f", tuned by {len(folder.start.read())} steps" if settings.init_from else ""
             say(f"model ready after {time.monotonic() - began:.0f} s{tuned_by}, fingerprint {engine.fingerprint()}")
+            facts = engine.describe()
+            if facts.get("scope") == "all" and facts.get("frozen_tensors"):
+                first = facts.get("frozen_first")
+                say(f"{facts['frozen_tensors']} tensors of the checkpoint do not move with the others, first {first}")
             if back:
                 folder.note_rollback({"order": back[1], "after": back[0].after})
                 say(f"going back to the weights of the best batch: {back[0].text()}")
@@ -178,6 +183,8 @@ def _search(folder: RunFolder, engine: Any, report: bool, say: Say) -> Result:
             say(note)
         title = f"{problem.name} {settings.scaffold} {settings.arm}"
         with RunProgress(sum(call.count for call in scaffold.plan()), title) as progress:
+            if hasattr(engine, "say"):
+                engine.say = progress.line  # replicas come and go while the display is at work
             search = Search(folder, problem, scaffold, engine, search_set, progress)
             state = search.run()
             folder.timings.append(engine.peak())
@@ -202,20 +209,29 @@ def _search(folder: RunFolder, engine: Any, report: bool, say: Say) -> Result:
     return Result(folder.path, conclusion, fingerprint, steps, search.stopped, page)
 
 
-def open_engine(folder: RunFolder, model: str | None = None) -> Any:
+def open_engine(folder: RunFolder, model: str | None = None, weights_only: bool = False) -> Any:
     """The engine of a run, on its own model or on another that is said to equal it, with the weights it began with.
 
-    What `auto` came to when the run began holds on resume too: other threads or another dtype give other bits.
+    Where only the weights are wanted, one process with transformers is enough: whatever engine and however many
+    replicas the run had, they come to the same. What `auto` came to when the run began holds on resume too: other
+    threads or another dtype give other bits.
     """
     from ttc_esopt.engines import load_engine
+    from ttc_esopt.engines.memory import delta_place_of
     from ttc_esopt.es.noise import NoiseKind
 
     s, began, start = folder.settings, folder.document.get("model", {}), folder.start.read()
     dtype = began.get("dtype") or (start[0]["dtype"] if start else "auto")
+    dtype = dtype if s.dtype == "auto" else s.dtype
+    shared_out = s.replicas > 1 and not weights_only  # then the room is that of other devices
+    kept = {"engine": "transformers"} if weights_only else {
+        "engine": began.get("engine", s.engine), "tensor_parallel": s.tensor_parallel, "engine_args": s.engine_args,
+        "replicas": s.replicas, "work_unit": s.work_unit, "ray_address": s.ray_address,
+    }  # fmt: skip
     engine = load_engine(
-        model or s.model, engine=s.engine, device=s.device, noise=NoiseKind.parse(s.noise), scope=s.scope,
-        dtype=dtype if s.dtype == "auto" else s.dtype, threads=s.threads or began.get("threads"),
-        batch_size=s.batch_size,
+        model or s.model, device=s.device, noise=NoiseKind.parse(s.noise), scope=s.scope, dtype=dtype,
+        delta=s.delta if shared_out else delta_place_of(s, dtype), threads=s.threads or began.get("threads"),
+        batch_size=s.batch_size, rounding=s.rounding, **kept,
     )  # fmt: skip
     begin(engine, start)
     return engine
@@ -251,6 +267,8 @@ def announcement(settings: Settings, out: Path) -> list[str]:
     if s.arm != "frozen":
         lines.append(f"batches: {steps}, each {s.directions} directions x {s.replies_per_direction} replies")
         lines.append(s.es_words())
+    if s.replicas > 1:
+        lines.append(f"{s.replicas} replicas, handed {s.work_unit} directions at a time")
     if s.init_from:
         which = "best batch" if s.rollback else "end"
         lines.append(f"starts from the tuned model of {s.init_from}, as it was at its {which}")
@@ -283,7 +301,7 @@ def replayed(path: Path, model: str | None = None) -> tuple[Any, str]:
         models.resolve(model)
     from ttc_esopt.search import replay
 
-    engine = open_engine(folder, model)
+    engine = open_engine(folder, model, weights_only=True)
     start = folder.document.get("model", {}).get("fingerprint")
     if start and engine.fingerprint() != start:
         raise DataError(f"The model has fingerprint {engine.fingerprint()}, the run began with {start} (--model).")
@@ -300,22 +318,24 @@ def _patched(patch: Tuned, model: str | None) -> tuple[Any, str]:
 
     last = patch.lines[-1]
     engine = load_engine(
-        model or patch.model, noise=NoiseKind.parse(last["noise"]), scope=last["scope"], dtype=last["dtype"]
-    )
+        model or patch.model, noise=NoiseKind.parse(last["noise"]), scope=last["scope"], dtype=last["dtype"],
+        rounding=patch.rounding,
+    )  # fmt: skip
     begin(engine, patch.lines)
     return engine, engine.fingerprint()
 
 
-def export(path: Path, out: Path, model: str | None = None) -> str:
+def export(path: Path, out: Path, model: str | None = None, shard_size: str = SHARD_SIZE) -> str:
     """Write the weights that a run ended with, or that a patch leads to, as a Hugging Face checkpoint; fingerprint.
 
-    Raises ConfigurationError if `out` is not empty.
+    Raises ConfigurationError if `out` is not empty, or `shard_size` is none.
     """
+    expect_size(shard_size)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigurationError(f"Expected a new or empty folder, got {out} (--out).")
     engine, fingerprint = replayed(path, model)
     with closing(engine):
-        engine.export(out)
+        engine.export(out, shard_size)
     return fingerprint
 
 

@@ -19,7 +19,7 @@ from random import Random
 from typing import Any, Protocol
 
 from ttc_esopt.candidates import batch_rewards, blank, key, mark_copy, stream
-from ttc_esopt.diagnoses import Diagnoses
+from ttc_esopt.diagnoses import CAP, Diagnoses
 from ttc_esopt.engines.base import Engine, Reply, Request
 from ttc_esopt.errors import DataError
 from ttc_esopt.es.history import record_of
@@ -262,8 +262,10 @@ class Search:
             table = [table[i : i + k] for i in range(0, len(table), k)]
         names = [f"candidate {line['order']}" for line in lines]
         step = self.es.tell(seeds, table, names=names)
+        stored_record = records[step.t] if step.t < len(records) else None
         if step.taken:
             self.engine.step(step.seeds, step.coefficients)
+        seconds = time.monotonic() - clock
         record = record_of(
             step, generation=call.generation, operator=call.operator, noise=self.settings.noise,
             orders=(lines[0]["order"], lines[-1]["order"]),
@@ -271,11 +273,14 @@ class Search:
         if self._at != step.t - 1:
             record["from"] = self._at
         self._records.append(record)
+        if self._diagnoses:
+            self._diagnoses.after(step.t, self._records, self.state.lines)
+            self._pull_back(record, stored_record)
         self._at = step.t
-        if step.t < len(records):
-            stored = {name: records[step.t].get(name) for name in record}
-            if "from" in records[step.t]:
-                stored["from"] = records[step.t]["from"]
+        if stored_record is not None:
+            stored = {name: stored_record.get(name) for name in record}
+            if "from" in stored_record:
+                stored["from"] = stored_record["from"]
             if lines_of([stored]) != lines_of([record]):  # compared as written: tuples are lists there
                 raise DataError(
                     f"{self.folder.history.path}, line {step.t + 1} does not follow from samples.jsonl; "
@@ -288,9 +293,23 @@ class Search:
                 )
         else:
             self.folder.history.append({**record, "fingerprint": self.engine.fingerprint()})
-            self.folder.timings.append({"t": step.t, "step": round(time.monotonic() - clock, 4)})
-        if self._diagnoses:
-            self._diagnoses.after(step.t, self._records, self.state.lines)
+            self.folder.timings.append({"t": step.t, "step": round(seconds, 4)})
+
+    def _pull_back(self, record: dict, stored: dict | None) -> None:
+        """Take a step back that passes a cap (`--on-cap pull-back`): in the history it is one that was not taken.
+
+        What an earlier process decided stands.
+        """
+        if self.settings.on_cap != "pull-back" or not record["taken"]:
+            return
+        why = self._diagnoses.passed()
+        if why is None if stored is None else stored["skipped"] != CAP:
+            return
+        record |= {"taken": False, "skipped": CAP}
+        self.engine.rewind(steps_along(self._records, record["t"]))
+        self._diagnoses.forget()
+        if stored is None:
+            self.display.line(f"step {record['t']} is taken back: {why}")
 
     def _go_back(self, first: int) -> None:
         """Roll the weights back where the user had that done before candidate `first`."""
@@ -359,6 +378,5 @@ def _in_main_thread() -> bool:
 def replay(folder: RunFolder, engine: Engine) -> str:
     """Apply the steps of history.jsonl to an unmoved model; the fingerprint that the weights then have."""
     records = folder.history.read()
-    for directions, weights in steps_along(records, len(records) - 1):
-        engine.step(directions, weights)
+    engine.rewind(steps_along(records, len(records) - 1))
     return engine.fingerprint()

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from ttc_esopt.engines.base import Sampling
+from ttc_esopt.engines.replica_units import default_work_unit
 from ttc_esopt.errors import ConfigurationError
-from ttc_esopt.es.noise import NoiseKind
+from ttc_esopt.es.noise import ROUNDINGS, NoiseKind
 from ttc_esopt.es.optimizer import ARMS, ESParams
 from ttc_esopt.es.schedule import KINDS as SCHEDULES
 
@@ -41,8 +42,10 @@ CHOICES = {
     "alpha_schedule": ("sigma", "constant"),
     "reward": ("default", "paper"),
     "shaping": ("zscore", "ranks"),
-    "scope": ("auto", "all", "linear"),
-    "engine": ("auto", "transformers"),
+    "rounding": tuple(ROUNDINGS),
+    "delta": ("auto", "device", "host", "replay"),
+    "on_cap": ("stop", "pull-back"),
+    "engine": ("auto", "transformers", "vllm"),
     "dtype": ("auto", "float32", "bfloat16", "float16"),
     "protocol": ("published", "corrected"),
     "sandbox": ("auto", "required"),
@@ -98,11 +101,26 @@ class Settings:
     sigma_schedule: str = _opt("cosine", "cosine, linear or constant")
     alpha: float = _opt(5e-4, "step size")
     alpha_schedule: str = _opt("sigma", "sigma (alpha falls with sigma; no step at sigma 0) or constant, as published")
-    noise: str = _opt("lowrank:1", "full, or lowrank[:R]: all directions of a batch in one pass, base untouched")
-    scope: str = _opt("auto", "perturbed tensors: all, linear, or auto (full noise: all, low rank: linear)")
+    antithetic: bool = _opt(False, "directions in mirrored pairs, +eps and -eps (an even number of directions)")
+    noise: str = _opt(
+        "lowrank:1",
+        "full, or lowrank[:R]: all directions of a batch in one pass, base untouched; +rademacher behind: values +-1",
+    )
+    rounding: str = _opt(
+        "nearest", "of 16-bit weights: nearest, or stochastic (right on average; no effect on float32)"
+    )
+    scope: str = _opt(
+        "auto",
+        "perturbed tensors: all, linear, lora[:R] (full noise on factors of rank R beside linear layers), or auto "
+        "(full noise: all, low rank: linear)",
+    )
+    delta: str = _opt(
+        "auto", "where the weights' copy and the sum of the steps lie: device, host, replay (summed anew), or auto"
+    )
     diagnostics: bool = _opt(False, "measure after each step how far the model has gone (diagnostics.jsonl)")
     cap_kl: float = _opt(0.0, "stop when KL to the beginning passes this, nats per token (0: no cap)")
     cap_distance: float = _opt(0.0, "stop when the weights' RMS distance from the beginning passes this (0: no cap)")
+    on_cap: str = _opt("stop", "at a cap: stop, or pull-back (the step that passes it is taken back, the run goes on)")
     reward: str = _opt("default", "default (invalid < known objective < new, by rank) or paper")
     shaping: str = _opt("zscore", "zscore or ranks (centred, ties averaged)")
     # sampling
@@ -117,10 +135,15 @@ class Settings:
     chat_template: bool = _opt(True, "use the model's chat template (--no-chat-template: raw prompt)")
     chat_template_args: str = _opt("{}", "JSON object for the chat template, such as '{\"enable_thinking\": false}'")
     # machine
-    engine: str = _opt("auto", "where the model lives: transformers, or auto")
+    engine: str = _opt("auto", "where the model lives: transformers, vllm, or auto (vLLM on CUDA if installed)")
+    tensor_parallel: int = _opt(1, "processes (cards) that share one copy of the model (vllm)")
+    engine_args: str = _opt("", 'further arguments of vLLM as JSON, for example {"gpu_memory_utilization": 0.8}')
     device: str = _opt("auto", "auto, cpu, cuda, cuda:1 ...")
     dtype: str = _opt("auto", "auto, float32, bfloat16 or float16")
     threads: int = _opt(0, "threads of the engine on a CPU (0: the engine's choice)")
+    replicas: int = _opt(1, "copies of the model that write at once, placed by Ray (1: this process alone, no Ray)")
+    work_unit: int = _opt(0, "directions handed to a replica at a time (0: with replicas 1 for full noise, else 4)")
+    ray_address: str = _opt("", "Ray cluster to join: auto or HOST:PORT (else a Ray of its own on this machine)")
     batch_size: int = _opt(32, "sequences written at once at most")
     workers: int = _opt(0, "evaluation processes (0: one per core)")
     eval_timeout: float = _opt(0.0, "seconds for one evaluation (0: the problem's own limit)")
@@ -136,8 +159,8 @@ class Settings:
                 )
         at_least = {
             "budget": 1, "max_tokens_total": 0, "max_minutes": 0, "population": 0, "offspring": 0,
-            "init_candidates": 0, "directions": 2, "threads": 0, "batch_size": 1, "workers": 0, "eval_timeout": 0,
-            "memory_mb": 64, "cap_kl": 0, "cap_distance": 0,
+            "replicas": 1, "work_unit": 0, "init_candidates": 0, "directions": 2, "threads": 0, "batch_size": 1,
+            "workers": 0, "eval_timeout": 0, "memory_mb": 64, "cap_kl": 0, "cap_distance": 0,
         }  # fmt: skip
         for name, least in at_least.items():
             value = getattr(self, name)
@@ -147,6 +170,11 @@ class Settings:
             raise ConfigurationError(f"Expected budget <= {LARGEST_BUDGET}, got {self.budget} (--budget).")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ConfigurationError(f"Expected device auto, cpu or cuda[:N], got {self.device} (--device).")
+        if self.replicas > 1 and ":" in self.device:
+            raise ConfigurationError(
+                f"Expected device auto, cpu or cuda with {self.replicas} replicas, which Ray places, got {self.device} "
+                "(--device, --replicas)."
+            )
         for name, known in (("operators", OPERATORS), ("es_operators", (*OPERATORS, "m3"))):  # some hosts have m3
             for operator in self.list_of(name):
                 if operator not in known:
@@ -158,7 +186,15 @@ class Settings:
                 "Expected a run to start from with --rollback (--init-from DIR); a stopped run goes back with "
                 "`ttc-esopt resume DIR --rollback`."
             )
-        if NoiseKind.parse(self.noise).kind == "lowrank" and self.scope == "all":
+        word, colon, rank = self.scope.partition(":")
+        numbered = rank.isascii() and rank.isdigit() and 1 <= int(rank) <= 1024
+        if self.scope not in ("auto", "all", "linear", "lora") and not (word == "lora" and colon and numbered):
+            raise ConfigurationError(
+                f"Expected scope auto, all, linear, lora or lora:R with R in 1 .. 1024, got {self.scope} (--scope)."
+            )
+        if self.on_cap == "pull-back" and not (self.cap_kl or self.cap_distance):
+            raise ConfigurationError("Expected a cap with --on-cap pull-back (--cap-kl, --cap-distance).")
+        if NoiseKind.parse(self.noise).kind == "lowrank" and self.scope not in ("auto", "linear"):
             raise ConfigurationError("Low-rank noise is for linear layers: --scope linear, or --noise full.")
         self.sampling()  # the sampling and the ES values check themselves
         self.es_params(steps=1)
@@ -196,6 +232,7 @@ class Settings:
         return (
             f"sigma {self.sigma:g} to {self.sigma_end:g} ({self.sigma_schedule}), alpha {self.alpha:g} "
             f"({self.alpha_schedule}), noise {self.noise}, rewards {self.reward}"
+            f"{', mirrored pairs' if self.antithetic else ''}"
         )
 
     def sampling_words(self) -> str:
@@ -211,7 +248,7 @@ class Settings:
             sigma=self.sigma, sigma_end=self.sigma_end, sigma_schedule=self.sigma_schedule, alpha=self.alpha,
             alpha_schedule=self.alpha_schedule, directions=self.directions,
             replies_per_direction=self.replies_per_direction, steps=steps, shaping=self.shaping, arm=self.arm,
-            seed=self.seed,
+            seed=self.seed, antithetic=self.antithetic,
         )  # fmt: skip
 
 
@@ -252,8 +289,10 @@ def resolve(given: dict[str, Any], model_defaults: dict[str, Any] | None = None)
     values = {name: float(value) if FIELDS[name].type == "float" else value for name, value in values.items()}
     settings = Settings(**values)
     population = settings.population or (4 if settings.budget < 400 else 10)
+    unit = default_work_unit(NoiseKind.parse(settings.noise)) if settings.replicas > 1 else 0
     return dataclasses.replace(
         settings,
+        work_unit=settings.work_unit or unit,
         population=population,
         offspring=settings.offspring or population,
         init_candidates=settings.init_candidates or population,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ttc_esopt.errors import ConfigurationError, DataError
 from ttc_esopt.es.history import path
-from ttc_esopt.es.noise import VERSION, NoiseKind
+from ttc_esopt.es.noise import ROUNDINGS, VERSION, NoiseKind
 from ttc_esopt.es.optimizer import coefficients
 from ttc_esopt.jsonlines import lines_of, write_atomically
 
@@ -150,6 +150,11 @@ class Tuned:
         """Of the weights that the steps lead to."""
         return self.lines[-1]["fingerprint"]
 
+    @property
+    def rounding(self) -> str:
+        """Of the weights after each step; one for all chapters."""
+        return self.lines[0].get("rounding", "nearest")
+
 
 def tuned(place: Path, rollback: bool = False) -> Tuned:
     """The model that a run ended with (or had at its best batch), or that a patch holds.
@@ -186,10 +191,11 @@ def _whole(line: dict[str, Any]) -> bool:
     seeds, numbers = line["seeds"], [*line["weights"], line["alpha"]]
     texts = (line[name] for name in ("noise", "scope", "dtype", "began", "fingerprint"))
     return (
-        all(type(seed) is int and 0 <= seed < 1 << 64 for seed in seeds)
+        all(type(seed) is int and -(1 << 64) <= seed < 1 << 64 for seed in seeds)
         and all(isinstance(number, int | float) and math.isfinite(number) for number in numbers)
         and all(isinstance(text, str) for text in texts)
         and len(seeds) == len(line["weights"]) > 0
+        and line.get("rounding", "nearest") in ROUNDINGS
     )
 
 
@@ -216,16 +222,21 @@ def settled(given: dict[str, Any]) -> dict[str, Any]:
     Raises
     ------
     ConfigurationError
-        There is no tuned model, or its dtype is not the one asked for.
+        There is no tuned model, or its dtype or rounding is not the one asked for.
     """
     if not given.get("init_from"):
         return given
     place = Path(given["init_from"])
     start = tuned(place, given.get("rollback", False))
-    dtype = start.lines[0]["dtype"]
+    dtype, rounding = start.lines[0]["dtype"], start.rounding
     if given.get("dtype", "auto") not in (dtype, "auto"):
         raise ConfigurationError(f"{place} was made with dtype {dtype}, got {given['dtype']} (--dtype, --init-from).")
-    return {**given, "init_from": str(place.resolve()), "model": given.get("model", start.model)}
+    if given.get("rounding", rounding) != rounding:
+        raise ConfigurationError(
+            f"{place} was made with rounding {rounding}, got {given['rounding']} (--rounding, --init-from)."
+        )
+    made = {"init_from": str(place.resolve()), "model": given.get("model", start.model), "rounding": rounding}
+    return {**given, **made}
 
 
 def start_of(settings: Settings) -> list[dict[str, Any]]:
@@ -260,12 +271,14 @@ def steps_of(folder: RunFolder, rollback: bool) -> list[dict[str, Any]]:
         last = best_batch(records, folder.samples.read()).after
     model = folder.document["model"]
     chapter = earlier[-1]["chapter"] + 1 if earlier else 0
+    rounding = folder.settings.rounding
+    rounded = {} if rounding == "nearest" else {"rounding": rounding}
     lines = [
         {
             "chapter": chapter, "noise": records[t]["noise"], "noise_version": records[t]["noise_version"],
             "scope": model["scope"], "dtype": model["dtype"], "began": model["fingerprint"],
             "seeds": records[t]["seeds"], "weights": records[t]["weights"], "alpha": records[t]["alpha"],
-            "fingerprint": records[t]["fingerprint"],
+            "fingerprint": records[t]["fingerprint"], **rounded,
         }
         for t in path(records, last)
         if records[t]["taken"]

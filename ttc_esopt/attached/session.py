@@ -211,6 +211,7 @@ class Session:
                 raise ConfigurationError(f"The run in {self.folder.path} had --{name} {before}: give the same.")
         stored = self.folder.settings
         free = {"budget", "max_tokens_total", "max_minutes", "workers", "batch_size", "memory_mb", "directions"}
+        free |= {"replicas", "ray_address", "delta"}  # who writes, and where it lies: not what
         free |= {"population", "offspring", "init_candidates"}  # the script's
         for name in settings.__dataclass_fields__:
             if name not in free and getattr(stored, name) != getattr(settings, name):

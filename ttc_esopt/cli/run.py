@@ -53,6 +53,8 @@ def _resume(
     max_minutes: float = typer.Option(None, help="another limit of minutes, from now (0: none)"),
     cap_kl: float = typer.Option(None, help="another cap of KL to the beginning (0: none)"),
     cap_distance: float = typer.Option(None, help="another cap of the distance from the beginning (0: none)"),
+    replicas: int = typer.Option(None, help="another number of replicas: nothing else changes"),
+    ray_address: str = typer.Option(None, help="another Ray cluster"),
     rollback: bool = typer.Option(False, "--rollback", help="go back to the weights of the best batch so far first"),
 ) -> None:
     """Go on with a run exactly where it stopped.
@@ -63,7 +65,7 @@ def _resume(
 
     limits = {
         "max_tokens_total": max_tokens_total, "max_minutes": max_minutes,
-        "cap_kl": cap_kl, "cap_distance": cap_distance,
+        "cap_kl": cap_kl, "cap_distance": cap_distance, "replicas": replicas, "ray_address": ray_address,
     }  # fmt: skip
     changed = {name: value for name, value in limits.items() if value is not None}
     show(resume(folder, report=report, rollback=rollback, say=typer.echo, **changed))
@@ -120,6 +122,7 @@ def _export(
     out: Path = typer.Option(None, help="folder for the Hugging Face checkpoint (new)"),
     patch: Path = typer.Option(None, metavar="FILE", help="file for the patch (new)"),
     model: str = typer.Option(None, help="the model that the run began with (default: as in run.toml)"),
+    shard_size: str = typer.Option("5GB", help="largest file of the checkpoint"),
 ) -> None:
     """Write the weights that a run ended with as a Hugging Face checkpoint, or as a patch.
 
@@ -137,7 +140,7 @@ def _export(
     if out is None and patch is None:
         raise ConfigurationError("Expected where to write: a checkpoint (--out DIR) or a patch (--patch FILE).")
     if out is not None:
-        typer.echo(f"fingerprint {export(folder, out, model)}")
+        typer.echo(f"fingerprint {export(folder, out, model, shard_size)}")
         typer.echo(f"checkpoint: {out}")
     if patch is not None:
         typer.echo(f"fingerprint {export_patch(folder, patch)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,16 @@ from typing import Protocol
 from ttc_esopt.errors import ConfigurationError
 from ttc_esopt.es.noise import NoiseKind
 
+SHARD_SIZE = "5GB"  # largest file of an exported model
 ROLES = ("system", "user", "assistant")
+
+
+def expect_size(text: str) -> int:
+    """The bytes of a size such as 5GB or 300MiB; raises ConfigurationError for another text."""
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d+)?)([KMGT]?)(i?)B", text)
+    expect(found is not None and float(found[1]) > 0, "a size such as 5GB or 300MB", text, "--shard-size")
+    number, unit, binary = found.groups()
+    return int(float(number) * (1024 if binary else 1000) ** " KMGT".index(unit or " "))
 
 
 def expect(ok: bool, what: str, got: object, flag: str) -> None:
@@ -186,8 +196,8 @@ class Engine(Protocol):
     def sha256(self) -> str:
         """64 hexadecimal digits over all live tensors (name, dtype, shape, bytes; sorted by name)."""
 
-    def export(self, folder: Path) -> None:
-        """Write the live model as a Hugging Face folder, tokenizer included."""
+    def export(self, folder: Path, shard_size: str = SHARD_SIZE) -> None:
+        """Write the live model as a Hugging Face folder, tokenizer included, in files of at most that size."""
 
     def describe(self) -> dict:
         """Plain values for the run's record: model, dtype, device, threads, parameters, noise, scope, versions."""

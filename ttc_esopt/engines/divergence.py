@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ttc_esopt.engines.base import Request, Sampling
-from ttc_esopt.engines.lowrank import LowRankForward, Nudge
+from ttc_esopt.engines.lowrank import Nudge
 from ttc_esopt.errors import EngineError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _nudged(
     engine: TransformersEngine, text: Text, nudges: Sequence[Nudge]
 ) -> Iterator[tuple[Nudge, torch.Tensor]]:
     """Each nudge with the logarithms of its law, (n, vocabulary)."""
-    if engine.noise.kind != "lowrank":
+    if not engine.batched:
         try:
             for nudge in nudges:
                 engine.weights.perturb(*nudge)
@@ -69,7 +69,7 @@ def _nudged(
     rows = max(1, min(engine.batch_size, MOST_LOGITS // ((text[1] + 1) * size)))
     for start in range(0, len(nudges), rows):
         part = nudges[start : start + rows]
-        lowrank = LowRankForward(engine._linear, engine.noise.rank, part)
+        lowrank = engine.rows(part)
         lowrank.columns = len(text[0])
         with lowrank:
             laws = logarithms(engine, text, len(part))

@@ -26,7 +26,12 @@ Steps = Sequence[tuple[Sequence[int], Sequence[float]]]
 
 
 def measured(weights: Weights, steps: Steps, sigma: float) -> dict[str, Any]:
-    """Figures after the last of `steps` (the two latest are enough); sigma is that of the last.
+    """`figures` of a model that one process holds, after the last of `steps`; sigma is that of the last."""
+    return figures([sums(weights, steps, sigma)])
+
+
+def figures(parts: Sequence[dict[str, float]]) -> dict[str, Any]:
+    """What the `sums` of all processes that share a model come to.
 
     Returns
     -------
@@ -35,31 +40,45 @@ def measured(weights: Weights, steps: Steps, sigma: float) -> dict[str, Any]:
         ``cosine``: of the last two steps; None if there is one. ``below``: share of weights whose distance is below
         1e-3, 2e-3 and sigma.
     """
-    count = update = distance = product = before = 0.0
-    limits = {**{f"{limit:g}": limit for limit in THRESHOLDS}, "sigma": sigma}
-    below = dict.fromkeys(limits, 0)
-    for name in weights.names:
-        delta = weights.delta[name]
-        last = _made(weights, name, *steps[-1])
-        previous = _made(weights, name, *steps[-2]) if len(steps) > 1 else None
-        for start in range(0, delta.numel(), CHUNK):
-            part = slice(start, start + CHUNK)
-            moved, new = delta.view(-1)[part], last.view(-1)[part].double()
-            count += moved.numel()
-            distance += _square(moved.double())
-            update += _square(new)
-            if previous is not None:
-                old = previous.view(-1)[part].double()
-                product += float((new * old).sum())
-                before += _square(old)
-            size = moved.abs()
-            for word, limit in limits.items():
-                below[word] += int((size < limit).sum())
-    norm = math.sqrt(update * before)
+    total = {key: sum(part[key] for part in parts) for key in parts[0]}
+    count, norm = total["count"], math.sqrt(total["update"] * total["before"])
     return {
-        "update_rms": math.sqrt(update / count), "distance_rms": math.sqrt(distance / count),
-        "cosine": product / norm if norm else None, "below": {word: n / count for word, n in below.items()},
+        "update_rms": math.sqrt(total["update"] / count), "distance_rms": math.sqrt(total["distance"] / count),
+        "cosine": total["product"] / norm if norm else None,
+        "below": {word: total[f"below {word}"] / count for word in _limits(0)},
     }  # fmt: skip
+
+
+def sums(weights: Weights, steps: Steps, sigma: float) -> dict[str, float]:
+    """Counts and sums over the weights held here, replicas left out; the two latest of `steps` are enough."""
+    total = dict.fromkeys(("count", "update", "distance", "product", "before"), 0.0)
+    limits = _limits(sigma)
+    total |= {f"below {word}": 0.0 for word in limits}
+    for name in (*weights.names, *weights.packed):
+        for part, shard in weights.blocks(name):
+            if not shard.counted:
+                continue
+            delta = weights.moved(name, part, shard)
+            last = weights.made(name, shard, steps[-1:])
+            previous = weights.made(name, shard, steps[-2:-1]) if len(steps) > 1 else None
+            for start in range(0, delta.numel(), CHUNK):
+                chunk = slice(start, start + CHUNK)
+                moved, new = delta[chunk], last[chunk].double()
+                total["count"] += moved.numel()
+                total["distance"] += _square(moved.double())
+                total["update"] += _square(new)
+                if previous is not None:
+                    old = previous[chunk].double()
+                    total["product"] += float((new * old).sum())
+                    total["before"] += _square(old)
+                size = moved.abs()
+                for word, limit in limits.items():
+                    total[f"below {word}"] += int((size < limit).sum())
+    return total
+
+
+def _limits(sigma: float) -> dict[str, float]:
+    return {**{f"{limit:g}": limit for limit in THRESHOLDS}, "sigma": sigma}
 
 
 def drift(
@@ -82,10 +101,3 @@ def drift(
 
 def _square(values: torch.Tensor) -> float:
     return float((values * values).sum())
-
-
-def _made(weights: Weights, name: str, directions: Sequence[int], coefficients: Sequence[float]) -> torch.Tensor:
-    """What a step adds to a tensor."""
-    update = torch.zeros_like(weights.delta[name])
-    weights.accumulate(name, update, directions, coefficients)
-    return update

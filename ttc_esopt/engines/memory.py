@@ -1,5 +1,7 @@
 """What a model will take before it is loaded: weights, base, delta and key-value cache, against what the device has.
 
+Base and delta may lie on the host, or delta nowhere (`--delta`); what that changes is said, and `auto` chooses by it.
+
 From the configuration alone: the model is built without its values (torch's meta device), so that parameters, tied
 tensors and the tensors that noise of a scope moves are counted by the code that will move them.
 """
@@ -7,19 +9,23 @@ tensors and the tensors that noise of a scope moves are counted by the code that
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from ttc_esopt import models
+from ttc_esopt.engines.adapters import lora_rank
 from ttc_esopt.engines.place import device_of
-from ttc_esopt.engines.weights import linear_modules, resolve_scope
+from ttc_esopt.engines.weights import BLOCK, linear_modules, resolve_scope
 from ttc_esopt.errors import EngineError
 from ttc_esopt.es.noise import NoiseKind
 from ttc_esopt.settings import Settings
 
 PROMPT = 1024  # tokens of a prompt, as a guess
+HOST = "host memory"
+BLOCKS = 16 * BLOCK + (100 << 20)  # of base and delta on their way, and of noise in the making; bytes, at most
 SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -37,6 +43,14 @@ class MemoryPlan:
         Of the device.
     where : str
         `host memory`, or the CUDA device.
+    factors : int
+        Low-rank directions of a whole batch.
+    delta_at : str
+        `device`, `host` (base and delta there) or `replay` (base there, delta nowhere).
+    why : str
+        What `auto` chose by; empty where the user chose, or there is nothing to choose.
+    host_free, host_total : int
+        Of the host.
     """
 
     weights: int
@@ -46,20 +60,49 @@ class MemoryPlan:
     free: int
     total: int
     where: str
+    factors: int = 0
+    delta_at: str = "device"
+    why: str = ""
+    host_free: int = 0
+    host_total: int = 0
+
+    @property
+    def apart(self) -> bool:
+        """Whether base and delta lie elsewhere than the weights."""
+        return self.where != HOST and self.delta_at != "device" and bool(self.base + self.delta)
 
     @property
     def model(self) -> int:
-        """All but the cache, which smaller batches shrink."""
-        return self.weights + self.base + self.delta
+        """On the device, all but cache and factors, which smaller batches shrink."""
+        return self.weights + (BLOCKS if self.apart else self.base + self.delta)
+
+    @property
+    def batch(self) -> int:
+        """On the device, while writing."""
+        return self.cache + self.factors
+
+    @property
+    def beside(self) -> int:
+        """On the host, where that is not the device."""
+        return self.base + self.delta if self.apart else 0
 
     def text(self) -> str:
         """For people."""
-        parts = (("weights", self.weights), ("base", self.base), ("delta", self.delta), ("cache, about", self.cache))
-        listed = ", ".join(f"{name} {_gib(size)}" for name, size in parts if size)
-        return (
-            f"memory in {self.where}: {_gib(self.model + self.cache)} GiB ({listed}); {_gib(self.free)} of "
+        moved = [("base", self.base), ("delta", self.delta)]
+        parts = [("weights", self.weights), *([("blocks", BLOCKS)] if self.apart else moved),
+                 ("factors", self.factors), ("cache, about", self.cache)]  # fmt: skip
+        text = (
+            f"memory in {self.where}: {_gib(self.model + self.batch)} GiB ({_listed(parts)}); {_gib(self.free)} of "
             f"{_gib(self.total)} are free"
         )
+        if self.apart:
+            text += (
+                f"; in {HOST}: {_gib(self.beside)} GiB ({_listed(moved)}); {_gib(self.host_free)} of "
+                f"{_gib(self.host_total)} are free"
+            )
+        if self.delta_at == "replay" and self.base:
+            text += "; delta is summed anew whenever weights are written"
+        return f"{text} (--delta {self.delta_at}: {self.why})" if self.why else text
 
     def check(self) -> str | None:
         """A warning where it may not fit.
@@ -67,15 +110,20 @@ class MemoryPlan:
         Raises
         ------
         EngineError
-            Weights, base and delta alone are more than the device has.
+            Weights, base and delta alone are more than the device, or the host beside it, has.
         """
-        if self.model > self.total:
+        if self.model > self.total or (self.apart and self.beside > self.host_total):
             raise EngineError(f"The model does not fit. {self.text()}. {self.advice()}")
-        return f"this may not fit: {self.advice()}" if self.model + self.cache > self.free else None
+        narrow = self.model + self.batch > self.free or (self.apart and self.beside > self.host_free)
+        return f"this may not fit: {self.advice()}" if narrow else None
 
     def advice(self) -> str:
         """What makes it smaller."""
         ways = ["--dtype bfloat16 halves weights and base"] if self.weights and self.delta <= self.weights else []
+        if self.base and self.where != HOST and not self.apart:
+            ways.append("--delta host keeps base and delta in host memory")
+        if self.delta:
+            ways.append("--delta replay needs no room for delta")
         if self.base:
             ways.append("--noise lowrank:1 --scope linear moves fewer tensors")
             ways.append("--arm frozen needs neither base nor delta")
@@ -112,23 +160,51 @@ def memory_plan(settings: Settings, dtype: str = "auto") -> MemoryPlan | None:
     kind = NoiseKind.parse(s.noise)
     tensors = {id(tensor): (name, tensor) for name, tensor in reversed(model.state_dict(keep_vars=True).items())}
     floats = {name: tensor.numel() for name, tensor in tensors.values() if tensor.is_floating_point()}
-    moving = sum(floats.values())
-    if resolve_scope(kind, s.scope) == "linear":
-        moving = sum(module.weight.numel() for module in linear_modules(model).values())
+    linear = [tuple(module.weight.shape) for module in linear_modules(model).values()]
+    scope = resolve_scope(kind, s.scope)
+    rank = lora_rank(scope)
+    edges = sum(rows + columns for rows, columns in linear)
+    held = sum(floats.values()) + (rank or 0) * edges
+    moving = {"all": sum(floats.values()), "linear": sum(rows * columns for rows, columns in linear)}.get(scope)
+    moving = rank * edges if rank else moving
     size = SIZES[dtype]
     steps = s.arm in ("esopt", "shuffled") or bool(s.init_from)
     rewritten = s.arm != "frozen" and kind.kind == "full"
+    columns = (kind.rank if kind.kind == "lowrank" else rank or 0) if s.arm != "frozen" else 0
     free, total, place = _room(device)
-    return MemoryPlan(
-        weights=size * sum(floats.values()), base=size * moving if steps or rewritten else 0,
+    host_free, host_total = (free, total) if place == HOST else _room(torch.device("cpu"))[:2]
+    plan = MemoryPlan(
+        weights=size * held, base=size * moving if steps or rewritten else 0,
         delta=4 * moving if steps else 0, cache=size * _per_token(config) * _rows(s) * (PROMPT + s.max_tokens),
-        free=free, total=total, where=place,
+        free=free, total=total, where=place, factors=size * columns * edges * _rows(s),
+        host_free=host_free, host_total=host_total,
     )  # fmt: skip
+    return placed(plan, s.delta)
+
+
+def placed(plan: MemoryPlan, wanted: str) -> MemoryPlan:
+    """The plan with base and delta where they are wanted; "auto": on the device if all fits there, else on the host."""
+    why = ""
+    if wanted == "auto":
+        wanted = "device"
+        if plan.where != HOST and plan.base + plan.delta:
+            fits = plan.model + plan.batch <= plan.free
+            wanted = "device" if fits else "host"
+            why = "they fit beside the weights" if fits else "beside the weights they do not fit"
+    return replace(plan, delta_at=wanted, why=why, delta=0 if wanted == "replay" else plan.delta)
+
+
+def delta_place_of(settings: Settings, dtype: str = "auto") -> str:
+    """Where a run keeps base and delta: as the settings say, or as its memory plan chooses."""
+    if settings.delta != "auto" or device_of(settings.device).type == "cpu":
+        return settings.delta if settings.delta != "auto" else "device"
+    plan = memory_plan(settings, dtype)
+    return plan.delta_at if plan else "auto"
 
 
 def _rows(s: Settings) -> int:
     """Replies that are written at once, at most."""
-    if NoiseKind.parse(s.noise).kind == "full" and s.arm != "frozen":
+    if NoiseKind.parse(s.noise).kind == "full" and s.arm != "frozen" and lora_rank(s.scope) is None:
         batch = s.replies_per_direction
     else:
         batch = s.directions * s.replies_per_direction
@@ -152,8 +228,12 @@ def _room(device: torch.device) -> tuple[int, int, str]:
         return free, total, str(device)
     facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     free, total = (int(facts[name].split()[0]) * 1024 for name in ("MemAvailable", "MemTotal"))
-    return free, total, "host memory"
+    return free, total, HOST
 
 
 def _gib(size: int) -> str:
     return f"{size / 2**30:.2f}" if size < 2**30 else f"{size / 2**30:.1f}"
+
+
+def _listed(parts: Sequence[tuple[str, int]]) -> str:
+    return ", ".join(f"{name} {_gib(size)}" for name, size in parts if size)

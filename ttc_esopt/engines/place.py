@@ -31,3 +31,17 @@ def device_of(text: str) -> torch.device:
     if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
         raise ConfigurationError(f"Expected a device of this machine, got {text!r}: no such CUDA device (--device).")
     return device
+
+
+def delta_place(wanted: str, device: torch.device, model: torch.nn.Module) -> str:
+    """Where base and delta lie: "auto" is beside the weights if, with all of them moving, a fifth stays free.
+
+    A run asks the memory plan instead, which knows what moves and how much the cache takes.
+    """
+    if wanted != "auto":
+        return wanted
+    if device.type != "cuda":
+        return "device"
+    moved = sum(p.numel() * (p.element_size() + 4) for p in model.parameters())
+    free, total = torch.cuda.mem_get_info(device)
+    return "device" if moved <= free - total / 5 else "host"

@@ -23,15 +23,17 @@ import numpy as np
 import torch
 
 from ttc_esopt import models
-from ttc_esopt.engines.base import Reply, Request, Sampling, expect
+from ttc_esopt.engines.adapters import Grown, Lora, lora_rank
+from ttc_esopt.engines.base import SHARD_SIZE, Reply, Request, Sampling, expect
 from ttc_esopt.engines.cache import new_cache, packed
 from ttc_esopt.engines.chat import end_tokens, written
 from ttc_esopt.engines.divergence import divergences
-from ttc_esopt.engines.lowrank import LowRankForward, Nudge
+from ttc_esopt.engines.export import stored_names, unloaded, write
+from ttc_esopt.engines.lowrank import LoraForward, LowRankForward, Nudge, RowFactors
 from ttc_esopt.engines.measures import drift, measured
-from ttc_esopt.engines.place import default_threads, device_of
+from ttc_esopt.engines.place import default_threads, delta_place, device_of
 from ttc_esopt.engines.sampling import choose, stream_key, uniforms
-from ttc_esopt.engines.weights import Weights, linear_modules
+from ttc_esopt.engines.weights import Weights, adapters_of, linear_modules, packed_modules, resolve_scope
 from ttc_esopt.errors import EngineError
 from ttc_esopt.es.noise import NoiseKind
 
@@ -56,7 +58,8 @@ class TransformersEngine:
     """An `Engine`: see `ttc_esopt.engines.load_engine` for the parameters.
 
     Full noise rewrites the weights from their base, one direction after another. Low-rank noise leaves them alone:
-    every row of a batch runs under its own direction (`LowRankForward`).
+    every row of a batch runs under its own direction (`LowRankForward`); so does every row with scope `lora`, where
+    full noise moves factors beside the weights (`LoraForward`).
     """
 
     def __init__(
@@ -69,6 +72,8 @@ class TransformersEngine:
         scope: str = "auto",
         threads: int | None = None,
         batch_size: int = 32,
+        rounding: str = "nearest",
+        delta: str = "auto",
     ) -> None:
         expect(threads is None or threads >= 1, "threads >= 1", threads, "--threads")
         expect(batch_size >= 1, "batch_size >= 1", batch_size, "--batch-size")
@@ -80,10 +85,15 @@ class TransformersEngine:
             dtype = "float32" if self.device.type == "cpu" else "bfloat16"
         self.threads = threads or default_threads()
         torch.set_num_threads(self.threads)
-        self.model, self.tokenizer = _load(models.resolve(model), DTYPES[dtype], self.device)
-        self.dtype = dtype
-        self.weights = Weights.of(self.model, noise, scope)
-        self._linear = {n: m for n, m in linear_modules(self.model).items() if n in set(self.weights.names)}
+        self.model, self.tokenizer, self.source, unexpected = _load(models.resolve(model), DTYPES[dtype], self.device)
+        self._left_out = unloaded(self.model, stored_names(self.source), unexpected) if self.source else []
+        self.dtype, self.rounding = dtype, rounding
+        self.adapters = adapters_of(self.model, noise, scope, DTYPES[dtype])
+        self.delta = delta_place(delta, self.device, self.model)
+        self.weights = self._weights(noise, scope)
+        named = linear_modules(self.model) | packed_modules(self.model)
+        moving = {*self.weights.names, *self.weights.packed}
+        self._linear = {name: module for name, module in named.items() if name in moving}
         accepted = inspect.signature(self.model.forward).parameters
         self._cache_word = "cache" if "cache" in accepted else "past_key_values"  # renamed in transformers 5
         self._accepts = {word for word in ("position_ids", "logits_to_keep") if word in accepted}
@@ -105,7 +115,7 @@ class TransformersEngine:
         torch.set_num_threads(self.threads)  # global to the process: another engine may have changed it
         rows = [self._row(i, request, sampling) for i, request in enumerate(requests)]
         with torch.inference_mode():
-            if self.noise.kind == "lowrank":
+            if self.batched:
                 self._write_all(rows, [row.request.nudge for row in rows], sampling, progress)
             else:
                 self._write_by_direction(rows, sampling, progress)
@@ -226,7 +236,21 @@ class TransformersEngine:
         with torch.inference_mode():
             return measured(self.weights, steps, sigma)
 
+    @property
+    def batched(self) -> bool:
+        """Whether rows of one batch may run under different directions."""
+        return self.noise.kind == "lowrank" or lora_rank(self.weights.scope) is not None
+
+    def rows(self, nudges: Sequence[Nudge | None]) -> RowFactors:
+        """What lets every row of a batch run under its own direction."""
+        if isinstance(self.adapters, Lora) and lora_rank(self.weights.scope) is not None:
+            return LoraForward(self.adapters, self.weights, nudges)
+        return LowRankForward(self._linear, self.noise, nudges, DTYPES[self.dtype])
+
     # -- weights -----------------------------------------------------------------------------------------------------
+
+    def _weights(self, noise: NoiseKind, scope: str) -> Weights:
+        return Weights.of(self.model, noise, scope, self.rounding, self.delta, self.adapters)
 
     def step(self, directions: Sequence[int], coefficients: Sequence[float]) -> None:
         """One ES step: see `Weights.step`."""
@@ -238,16 +262,24 @@ class TransformersEngine:
         with torch.inference_mode():
             self.weights.rewind(steps)
 
-    def adopt(
-        self, noise: NoiseKind, scope: str, steps: Sequence[tuple[Sequence[int], Sequence[float]]]
-    ) -> None:
-        """See `Engine.adopt`; raises EngineError once the model has moved."""
-        if self.weights.base:
+    def adopt(self, noise: NoiseKind, scope: str, steps: Sequence[tuple[Sequence[int], Sequence[float]]]) -> None:
+        """See `Engine.adopt`; raises EngineError once the model has moved, or for factors beside other ones."""
+        if self.weights.touched:
             raise EngineError("Expected a model that has not moved yet: steps of another run come first.")
         self._began = self._began or self.fingerprint()
+        rank = lora_rank(resolve_scope(noise, scope))
+        if rank and self.adapters is None:
+            self.adapters = adapters_of(self.model, noise, scope, DTYPES[self.dtype])
+        elif rank and not (isinstance(self.adapters, Lora) and self.adapters.rank == rank):
+            raise EngineError(
+                f"The other run moved factors of scope {scope}, this one has others (--scope): write that model out "
+                "(`ttc-esopt export DIR --out MODEL`) and begin with it (--model)."
+            )
         with torch.inference_mode():
-            Weights.of(self.model, noise, scope).rewind(steps)
-        self.weights = Weights.of(self.model, self.noise, self.weights.scope)
+            self._weights(noise, scope).rewind(steps)
+        if isinstance(self.adapters, Grown):
+            self.adapters.keep()
+        self.weights = self._weights(self.noise, self.weights.scope)
 
     def fingerprint(self) -> str:
         """64-bit sum over all live tensors, 16 hexadecimal digits."""
@@ -257,16 +289,39 @@ class TransformersEngine:
         """SHA-256 over all live tensors, 64 hexadecimal digits."""
         return self.weights.sha256()
 
-    def export(self, folder: Path) -> None:
-        """Write the live model (in its dtype) and its tokenizer as a folder that transformers loads."""
-        with models.quiet():
-            self.model.save_pretrained(folder)
-            self.tokenizer.save_pretrained(folder)
+    def export(self, folder: Path, shard_size: str = SHARD_SIZE) -> None:
+        """Write the live model (in its dtype) and its tokenizer as a folder that transformers loads.
+
+        Factors of scope `lora` are merged: live = round(base + A B^T). Tensors of the checkpoint that the model class
+        left out are copied from it.
+
+        Raises
+        ------
+        EngineError
+            The model is quantized: what moved is not a part of its packed values.
+        """
+        if packed_modules(self.model):
+            raise EngineError(
+                "A quantized model cannot be written with its steps in it; a patch can: "
+                "`ttc-esopt export DIR --patch FILE`."
+            )
+        lora = self.adapters if isinstance(self.adapters, Lora) else None
+        before = {name: self.weights.live[name].detach().clone() for name in lora.factors} if lora else {}
+        try:
+            if lora:
+                with torch.inference_mode():
+                    lora.merge({name: self.weights.live[name].detach() for name in lora.factors})
+            with models.quiet():
+                write(self.model, self.tokenizer, folder, self.source, self._left_out, shard_size)
+        finally:
+            for name, tensor in before.items():
+                self.weights.live[name].detach().copy_(tensor)
 
     def describe(self) -> dict:
         """Plain values that belong into the record of a run."""
         import transformers
 
+        frozen = self.weights.frozen + self._left_out
         return {
             "engine": "transformers",
             "model": self.name,
@@ -276,9 +331,13 @@ class TransformersEngine:
             "threads": self.threads,
             "batch_size": self.batch_size,
             "parameters": sum(p.numel() for p in self.model.parameters()),
-            "moving_parameters": sum(self.weights.live[name].numel() for name in self.weights.names),
+            "moving_parameters": self.weights.moving,
+            "frozen_tensors": len(frozen),
+            "frozen_first": ", ".join(frozen[:3]) or None,
             "noise": str(self.noise),
             "scope": self.weights.scope,
+            "rounding": self.rounding,
+            "delta": self.delta,
             "base_fingerprint": self._began,
             "versions": {"torch": torch.__version__, "transformers": transformers.__version__, "numpy": np.__version__},
         }
@@ -292,7 +351,7 @@ class TransformersEngine:
 
     def close(self) -> None:
         """Give the memory back."""
-        self.model = self.weights = self.tokenizer = None
+        self.model = self.weights = self.tokenizer = self.adapters = None
         self._linear = {}
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -324,7 +383,7 @@ class _Batch:
         self.lengths = torch.tensor([len(ids) for ids in prompts], device=device)
         self.tokens = torch.zeros(len(prompts), limit, dtype=torch.long, device=device)
         self.cache = new_cache(engine.model.config)
-        self.lowrank = LowRankForward(engine._linear, engine.noise.rank, nudges)
+        self.lowrank = engine.rows(nudges)
 
     def prefill(self) -> torch.Tensor:
         """Read the prompts; logits of the next token, (b, vocabulary)."""
@@ -360,8 +419,9 @@ class _Batch:
 
 
 def _load(where: Path | str, dtype: torch.dtype, device: torch.device):
-    """Model and tokenizer of a local folder (without a network) or of a hub id."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    """Model, tokenizer, folder and unused tensor names of a local folder (without a network) or of a hub id."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import cached_file
 
     local = isinstance(where, Path)
     with contextlib.ExitStack() as stack:
@@ -370,11 +430,17 @@ def _load(where: Path | str, dtype: torch.dtype, device: torch.device):
             stack.enter_context(models.local_only())
         try:
             tokenizer = AutoTokenizer.from_pretrained(where, local_files_only=local)
-            model = AutoModelForCausalLM.from_pretrained(where, dtype=dtype, local_files_only=local)
+            config = AutoConfig.from_pretrained(where, local_files_only=local)
+            quantized = getattr(config, "quantization_config", None) is not None
+            model, facts = AutoModelForCausalLM.from_pretrained(
+                where, dtype=dtype, local_files_only=local, output_loading_info=True,
+                device_map={"": device} if quantized else None,  # some packed formats cannot be moved afterwards
+            )  # fmt: skip
+            source = where if local else Path(cached_file(where, "config.json", local_files_only=True)).parent
         except Exception as error:  # OSError, ValueError, KeyError, ImportError, safetensors' own: whatever it says
             said = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise EngineError(f"The model {where} could not be loaded: {said}") from error
-    model = model.to(device).eval()
+    model = (model if quantized else model.to(device)).eval()
     for parameter in model.parameters():
         parameter.requires_grad_(False)
-    return model, tokenizer
+    return model, tokenizer, source, set(facts["unexpected_keys"])
