@@ -10,7 +10,7 @@ from tiny_model import make_tiny_model
 
 from ttc_esopt import models
 from ttc_esopt.engines import Request, Sampling, load_engine
-from ttc_esopt.engines.memory import delta_place_of, memory_plan
+from ttc_esopt.engines.memory import MemoryPlan, delta_place_of, memory_plan, placed
 from ttc_esopt.errors import EngineError
 from ttc_esopt.es.noise import NoiseKind
 from ttc_esopt.runfolder import RunFolder
@@ -140,3 +140,18 @@ def test_it_is_said_before_the_model_is_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr("ttc_esopt.engines.memory._room", lambda device: (1 << 10, 1 << 12, "host memory"))
     with pytest.raises(EngineError, match="does not fit"):
         say_memory(folder, said.append)
+
+
+def test_an_engine_that_fills_the_card_has_base_and_delta_on_the_host():
+    plan = memory_plan_of_a_card(free=70 << 30)
+    assert placed(plan, "auto").delta_at == "device"
+    greedy = placed(plan, "auto", greedy=True)
+    assert greedy.delta_at == "host" and "cache takes what is free" in greedy.text()
+    assert placed(plan, "replay", greedy=True).delta_at == "replay"
+
+
+def memory_plan_of_a_card(free):
+    return MemoryPlan(
+        weights=16 << 30, base=14 << 30, delta=28 << 30, cache=1 << 30, free=free, total=80 << 30, where="cuda",
+        host_free=100 << 30, host_total=100 << 30,
+    )  # fmt: skip

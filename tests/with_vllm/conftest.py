@@ -14,8 +14,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parents[1]))
 collect_ignore_glob = [] if find_spec("vllm") else ["test_*.py"]
 
-ARGS = {"kv_cache_memory_bytes": 64 << 20, "block_size": 32, "max_model_len": 512}
-
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
@@ -27,6 +25,8 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def opened(folder):
     """Opens engines, of vLLM unless another is named, and closes them at the end of the test."""
+    from two_ranks import ARGS
+
     from ttc_esopt.engines import load_engine
     from ttc_esopt.es.noise import NoiseKind
 

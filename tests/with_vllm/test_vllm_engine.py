@@ -1,13 +1,13 @@
 """The vLLM engine beside the transformers engine: the same history is the same model, and writes the same."""
 
 import pytest
+from two_ranks import STEPS
 
 from ttc_esopt.engines.base import Request, Sampling
 from ttc_esopt.errors import ConfigurationError, EngineError
 
 GREEDY = Sampling(temperature=0, max_tokens=24)
 LONG = "the quick brown fox jumps over the lazy dog " * 8  # two blocks of the prefix cache
-STEPS = [([7, 8, 9], [0.01, -0.02, 0.03]), ([10, 11], [0.02, -0.05])]
 SIGMA = 0.05
 
 
@@ -160,7 +160,7 @@ def test_the_record_says_what_it_was(opened):
 
 def test_wrong_settings_are_said_in_a_sentence(opened):
     with pytest.raises(ConfigurationError, match="--engine-args"):
-        from ttc_esopt.engines.vllm_engine import parsed_args
+        from ttc_esopt.engines.vllm_setup import parsed_args
 
         parsed_args("[1]")
     with pytest.raises(ConfigurationError, match="--device"):

@@ -10,7 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ARGS
+from serving import HELLO
+from test_cli_serve import Running
+from two_ranks import ARGS
 
 TTC = Path(sys.executable).parent / "ttc-esopt"
 ENV = os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
@@ -45,14 +47,24 @@ def wide(tmp_path_factory):
     return make_tiny_model(tmp_path_factory.mktemp("wide"), head_dim=32, context=8192)
 
 
-def test_a_run_ends_and_the_other_engine_rebuilds_its_weights(wide, tmp_path):
+def test_requests_of_a_server_move_the_model_and_the_other_engine_rebuilds_it(wide, tmp_path, monkeypatch):
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")  # as users have it: engine and worker apart
     out = tmp_path / "run"
-    ttc(*command(wide, out)[1:])
-    assert 'engine = "vllm"' in (out / "run.toml").read_text().split("[model]")[1]
+    running = Running(
+        "--engine", "vllm", "--engine-args", json.dumps(ARGS), "--model", wide, "--esopt", "--out", out, "--sigma",
+        "0.05", "--alpha", "0.01", "--directions", 2, "--steps", 2, "--max-tokens", 8,
+    )  # fmt: skip
+    for reward in (1, 2, 4, 3):
+        status, reply = running.post("/v1/chat/completions", HELLO)
+        assert status == 200 and reply["choices"][0]["message"]["content"]
+        assert running.post("/es/tell", {"id": reply["esopt"]["id"], "reward": reward})[0] == 200
+    running.process.send_signal(signal.SIGINT)
+    code, said = running.end()
+    assert code == 0, said[-3000:]
     steps = history(out)
-    assert any(step["taken"] for step in steps)
-    assert steps[-1]["fingerprint"] in ttc("replay", out)
-    assert steps[-1]["fingerprint"] in ttc("export", out, "--out", tmp_path / "tuned")
+    assert [step["taken"] for step in steps] == [True, False]  # the last one has sigma 0
+    assert steps[0]["fingerprint"] in ttc("replay", out)
+    assert steps[0]["fingerprint"] in ttc("export", out, "--out", tmp_path / "tuned")
 
 
 def test_a_killed_run_goes_on_to_its_end(wide, tmp_path):
@@ -68,4 +80,5 @@ def test_a_killed_run_goes_on_to_its_end(wide, tmp_path):
     ttc("resume", out)
     after = history(out)
     assert after[: len(before)] == before and len(after) > len(before)
+    assert 'engine = "vllm"' in (out / "run.toml").read_text().split("[model]")[1]
     assert after[-1]["fingerprint"] in ttc("replay", out)

@@ -173,8 +173,11 @@ class Engine(Protocol):
         `sampling` only the chat template counts. Raises EngineError for a reply without a token.
         """
 
-    def drift(self, requests: Sequence[Request], replies: Sequence[str], sampling: Sampling) -> float:
-        """Mean KL(weights at the beginning || now) per token, in nats, over the tokens of these replies."""
+    def drift(self, requests: Sequence[Request], replies: Sequence[str], sampling: Sampling) -> float | None:
+        """Mean KL(weights at the beginning || now) per token, in nats, over the tokens of these replies.
+
+        None where the engine does not know whole distributions.
+        """
 
     def measure(self, steps: Sequence[tuple[Sequence[int], Sequence[float]]], sigma: float) -> dict:
         """How far the last of `steps` and all steps went: see `ttc_esopt.engines.measures.measured`."""

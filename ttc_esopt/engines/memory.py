@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from ttc_esopt import models
+from ttc_esopt.engines import resolved
 from ttc_esopt.engines.adapters import lora_rank
 from ttc_esopt.engines.place import device_of
 from ttc_esopt.engines.weights import BLOCK, linear_modules, resolve_scope
@@ -179,15 +180,24 @@ def memory_plan(settings: Settings, dtype: str = "auto") -> MemoryPlan | None:
         free=free, total=total, where=place, factors=size * columns * edges * _rows(s),
         host_free=host_free, host_total=host_total,
     )  # fmt: skip
+    if resolved(s.engine, s.device) == "vllm":
+        share = s.tensor_parallel
+        plan = replace(plan, weights=plan.weights // share, base=plan.base // share, delta=plan.delta // share)
+        return placed(plan, s.delta, greedy=True)
     return placed(plan, s.delta)
 
 
-def placed(plan: MemoryPlan, wanted: str) -> MemoryPlan:
-    """The plan with base and delta where they are wanted; "auto": on the device if all fits there, else on the host."""
+def placed(plan: MemoryPlan, wanted: str, greedy: bool = False) -> MemoryPlan:
+    """The plan with base and delta where they are wanted; "auto": on the device if all fits there, else on the host.
+
+    A `greedy` engine fills the device with its cache, so that "auto" is the host.
+    """
     why = ""
     if wanted == "auto":
         wanted = "device"
-        if plan.where != HOST and plan.base + plan.delta:
+        if greedy and plan.where != HOST and plan.base + plan.delta:
+            wanted, why = "host", "vLLM's cache takes what is free on the card"
+        elif plan.where != HOST and plan.base + plan.delta:
             fits = plan.model + plan.batch <= plan.free
             wanted = "device" if fits else "host"
             why = "they fit beside the weights" if fits else "beside the weights they do not fit"

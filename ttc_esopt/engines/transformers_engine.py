@@ -26,13 +26,14 @@ from ttc_esopt import models
 from ttc_esopt.engines.adapters import Grown, Lora, lora_rank
 from ttc_esopt.engines.base import SHARD_SIZE, Reply, Request, Sampling, expect
 from ttc_esopt.engines.cache import new_cache, packed
-from ttc_esopt.engines.chat import end_tokens, written
+from ttc_esopt.engines.chat import end_tokens
 from ttc_esopt.engines.divergence import divergences
 from ttc_esopt.engines.export import stored_names, unloaded, write
 from ttc_esopt.engines.lowrank import LoraForward, LowRankForward, Nudge, RowFactors
 from ttc_esopt.engines.measures import drift, measured
 from ttc_esopt.engines.place import default_threads, delta_place, device_of
 from ttc_esopt.engines.sampling import choose, stream_key, uniforms
+from ttc_esopt.engines.texts import Texts
 from ttc_esopt.engines.weights import Weights, adapters_of, linear_modules, packed_modules, resolve_scope
 from ttc_esopt.errors import EngineError
 from ttc_esopt.es.noise import NoiseKind
@@ -97,6 +98,7 @@ class TransformersEngine:
         accepted = inspect.signature(self.model.forward).parameters
         self._cache_word = "cache" if "cache" in accepted else "past_key_values"  # renamed in transformers 5
         self._accepts = {word for word in ("position_ids", "logits_to_keep") if word in accepted}
+        self.texts = Texts(self.name, self.tokenizer)
         self._ends = end_tokens(self.model, self.tokenizer)
         self._context = getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 1 << 30
 
@@ -154,7 +156,7 @@ class TransformersEngine:
         source = [places.setdefault(key, len(places)) for key in keys]
         first = [source.index(place) for place in range(len(places))]
         batch = _Batch(self, [rows[i].ids for i in first], [nudges[i] for i in first], max(row.limit for row in rows))
-        ends = self._ends | self._special(sampling.stop)
+        ends = self._ends | self.texts.special(sampling.stop)
         with batch.lowrank:
             logits = batch.prefill()
             if len(first) < len(rows):
@@ -177,14 +179,7 @@ class TransformersEngine:
                 logits = batch.decode(tokens, position)
 
     def _row(self, index: int, request: Request, sampling: Sampling) -> _Row:
-        if sampling.chat_template:
-            text = written(self.name, self.tokenizer, request.messages, sampling.chat_template_args)
-        else:
-            text = "\n\n".join(message["content"] for message in request.messages)
-        # A chat template writes the special tokens itself; a raw prompt gets what the tokenizer puts around a text.
-        ids = self.tokenizer(text + request.prefill, add_special_tokens=not sampling.chat_template)["input_ids"]
-        if not ids:
-            raise EngineError(f"Expected a prompt of at least one token (request {index}).")
+        ids = self.texts.ids(index, request, sampling)
         room = max(0, self._context - len(ids))
         return _Row(index, request, ids, stream_key(request.seed), min(sampling.max_tokens, room))
 
@@ -192,36 +187,12 @@ class TransformersEngine:
         """Append a token to a reply; true if the reply is finished."""
         row.new.append(token)
         if token in ends:
-            row.text, row.finish = self._text(row, row.new[:-1]), "stop"
-        elif stops and (cut := self._cut(row, stops)) is not None:
+            row.text, row.finish = self.texts.text(row.ids, row.new[:-1]), "stop"
+        elif stops and (cut := self.texts.cut(row.ids, row.new, stops)) is not None:
             row.text, row.finish = cut, "stop"
         elif len(row.new) >= row.limit:
-            row.text, row.finish = self._text(row, row.new), "length"
+            row.text, row.finish = self.texts.text(row.ids, row.new), "length"
         return bool(row.finish)
-
-    def _cut(self, row: _Row, stops: tuple[str, ...]) -> str | None:
-        """The text before the first stop string, None if there is none. Looks at the tail first: that is cheap."""
-        tail = max(map(len, stops)) + 8  # a token is at least one character, but for parts of one
-        recent = self.tokenizer.decode(row.new[-tail:], skip_special_tokens=True)
-        if not any(stop in recent for stop in stops):
-            return None
-        text = self._text(row, row.new)
-        found = [text.index(stop) for stop in stops if stop in text]
-        return text[: min(found)] if found else None
-
-    def _text(self, row: _Row, ids: list[int]) -> str:
-        """Text of generated tokens, decoded behind the end of the prompt: some tokenizers drop a leading blank else."""
-        decode = lambda tokens: self.tokenizer.decode(  # noqa: E731
-            tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
-        before = decode(row.ids[-4:])
-        text = decode(row.ids[-4:] + ids)
-        return text[len(before) :] if text.startswith(before) else decode(ids)
-
-    def _special(self, stops: tuple[str, ...]) -> set[int]:
-        """Stop strings that are special tokens: these never show up in the text."""
-        ids = {stop: self.tokenizer.convert_tokens_to_ids(stop) for stop in stops}
-        return {i for i in ids.values() if i in self.tokenizer.all_special_ids}
 
     def divergence(self, requests: Sequence[Request], replies: Sequence[str], sampling: Sampling) -> list[float]:
         """See `Engine.divergence`."""

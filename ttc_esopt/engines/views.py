@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ttc_esopt.engines.export import weight_files
 from ttc_esopt.errors import EngineError
 from ttc_esopt.es.shard import Shard
 
@@ -138,10 +139,7 @@ def header(folder: Path) -> dict[str, tuple[int, ...]]:
 
 def files(folder: Path) -> list[Path]:
     """The safetensors files that make up a checkpoint."""
-    index = folder / "model.safetensors.index.json"
-    if index.exists():
-        return sorted({folder / name for name in json.loads(index.read_text())["weight_map"].values()})
-    found = sorted(folder.glob("*.safetensors"))
+    found = [file for file in weight_files(folder) if file.suffix == ".safetensors"]
     if not found:
         raise EngineError(f"Expected safetensors files in {folder}, found none: names and shapes are read from them.")
     return found

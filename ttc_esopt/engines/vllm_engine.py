@@ -20,24 +20,31 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
-import os
 import resource
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ttc_esopt import models
 from ttc_esopt.engines.adapters import lora_rank
 from ttc_esopt.engines.base import SHARD_SIZE, Reply, Request, Sampling, expect
 from ttc_esopt.engines.place import default_threads
 from ttc_esopt.engines.texts import Texts
+from ttc_esopt.engines.vllm_setup import (
+    CONTEXT,
+    context_of,
+    ends_of,
+    final_only,
+    folder_of,
+    imported,
+    let_it_look_at_llvmlite,
+    parsed_args,
+    said,
+)
 from ttc_esopt.errors import ConfigurationError, EngineError, TtcEsoptError
 from ttc_esopt.es.noise import NoiseKind
 
 DTYPES = ("float32", "bfloat16", "float16")
-CONTEXT = 8192  # tokens of prompt and reply, where the model allows more
 CACHE_ON_CPU = 1 << 30  # bytes of keys and values
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # of adapters, as vLLM allows
 WORKER = "ttc_esopt.engines.vllm_worker.EsWorker"
@@ -76,14 +83,12 @@ class VllmEngine:
         expect(dtype == "auto" or dtype in DTYPES, f"dtype auto, {', '.join(DTYPES)}", dtype, "--dtype")
         further = parsed_args(engine_args)
         if lora_rank(scope) is not None:
-            raise ConfigurationError(
-                "Scope lora keeps factors beside the model: use --engine transformers (--scope)."
-            )
+            raise ConfigurationError("Scope lora keeps factors beside the model: use --engine transformers (--scope).")
         if noise.kind == "lowrank":
             expect(noise.rank <= RANKS[-1], f"a noise rank <= {RANKS[-1]} with vLLM", noise.rank, "--noise")
         self.name, self.noise, self.batch_size, self.tensor_parallel = str(model), noise, batch_size, tensor_parallel
         self.folder = folder_of(model)
-        vllm, self.device = _vllm(device, tensor_parallel, threads or default_threads())
+        vllm, self.device = imported(device, tensor_parallel, threads or default_threads())
         # on a card the cache of keys and values takes what is free
         self.delta = delta if delta != "auto" else "device" if self.device == "cpu" else "host"
         self.rounding = rounding
@@ -91,10 +96,10 @@ class VllmEngine:
         given = {
             "model": str(self.folder), "dtype": self.dtype, "tensor_parallel_size": tensor_parallel,
             "worker_extension_cls": WORKER, "max_num_seqs": batch_size, "enable_prefix_caching": True, "seed": 0,
-            "max_model_len": min(CONTEXT, _context(self.folder)),
+            "max_model_len": min(CONTEXT, context_of(self.folder)),
         }  # fmt: skip
         if self.device == "cpu":
-            _let_vllm_look_at_llvmlite()
+            let_it_look_at_llvmlite()
             # A seeded request whose prompt is read in several parts fails there: a CPU generator cannot be wound back.
             most = (given | further)["max_model_len"]
             given |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(CONTEXT, most)}
@@ -106,11 +111,11 @@ class VllmEngine:
         try:
             self._llm = vllm.LLM(**(given | further))
         except Exception as error:  # whatever vLLM says: unknown architectures, memory, arguments
-            raise EngineError(f"vLLM could not load {model}: {_said(error)}") from error
+            raise EngineError(f"vLLM could not load {model}: {said(error)}") from error
         self._vllm, self._core = vllm, self._llm.llm_engine
         self.texts = Texts(self.name, self._llm.get_tokenizer())
         self._context = (given | further)["max_model_len"]
-        self._ends = _ends(self.folder, self.texts.tokenizer)
+        self._ends = ends_of(self.folder, self.texts.tokenizer)
         self._began: str | None = None
         self._version = 0
         self._numbers, self._adapters = itertools.count(1), {}
@@ -183,7 +188,7 @@ class VllmEngine:
         except (TtcEsoptError, KeyboardInterrupt):
             raise
         except Exception as error:  # whatever vLLM says
-            raise EngineError(f"vLLM failed in the middle of a reply: {_said(error)}") from error
+            raise EngineError(f"vLLM failed in the middle of a reply: {said(error)}") from error
         finally:
             if running:  # interrupted: nothing may run on when weights are written next
                 self._core.abort_request(list(running))
@@ -197,7 +202,7 @@ class VllmEngine:
             presence_penalty=s.presence_penalty, repetition_penalty=s.repetition_penalty,
             max_tokens=min(s.max_tokens, self._context - len(prompt)), stop=list(s.stop) or None,
             stop_token_ids=sorted(self._ends | self.texts.special(s.stop)), seed=request.seed & (1 << 63) - 1,
-            output_kind=_final_only(),
+            output_kind=final_only(),
         )  # fmt: skip
 
     def _reply(self, prompt: list[int], output: Any, stops: tuple[str, ...]) -> Reply:
@@ -299,9 +304,8 @@ class VllmEngine:
         """Not with vLLM: raises EngineError."""
         raise EngineError("vLLM does not give whole distributions: divergences need --engine transformers.")
 
-    def drift(self, requests: Sequence[Request], replies: Sequence[str], sampling: Sampling) -> float:
-        """Not with vLLM: raises EngineError."""
-        raise EngineError("vLLM does not give whole distributions: divergences need --engine transformers.")
+    def drift(self, requests: Sequence[Request], replies: Sequence[str], sampling: Sampling) -> None:
+        """Not known here: None."""
 
     def measure(self, steps: Steps, sigma: float) -> dict:
         """See `Engine.measure`."""
@@ -363,102 +367,3 @@ class VllmEngine:
 def plain(steps: Steps) -> list[list[list]]:
     """Steps as lists of numbers, which pass between processes."""
     return [[list(directions), list(coefficients)] for directions, coefficients in steps]
-
-
-def parsed_args(text: str | dict[str, Any]) -> dict[str, Any]:
-    """`--engine-args`; raises ConfigurationError unless it is a JSON object."""
-    if isinstance(text, dict):
-        return text
-    try:
-        value = json.loads(text) if text else {}
-    except json.JSONDecodeError:
-        value = None
-    if not isinstance(value, dict):
-        raise ConfigurationError(
-            f'Expected a JSON object such as {{"gpu_memory_utilization": 0.8}}, got {text!r} (--engine-args).'
-        )
-    return value
-
-
-def folder_of(model: str) -> Path:
-    """The local folder of a model; one of the hub is fetched."""
-    where = models.resolve(model)
-    if isinstance(where, Path):
-        return where
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(where, allow_patterns=["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]))
-    except Exception as error:  # network, names, permissions: whatever the hub says
-        raise EngineError(f"The model {model} could not be fetched: {_said(error)}") from error
-
-
-def _vllm(device: str, tensor_parallel: int, threads: int) -> tuple[Any, str]:
-    """The module, and what it works on. What it reads from the environment is set before it is imported."""
-    if tensor_parallel > 1 and "VLLM_CPU_OMP_THREADS_BIND" not in os.environ:
-        cores = sorted(os.sched_getaffinity(0))
-        share = max(1, len(cores) // tensor_parallel)
-        parts = [cores[i * share : (i + 1) * share] or cores[-1:] for i in range(tensor_parallel)]
-        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(",".join(map(str, part)) for part in parts)
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    try:
-        import vllm
-        from vllm.platforms import current_platform
-    except ImportError as error:
-        raise ConfigurationError(
-            f"vLLM cannot be imported ({error}): pip install 'ttc-esopt[vllm]' on a machine with CUDA; docs/vllm.md "
-            "says how elsewhere (--engine)."
-        ) from None
-    kind = "cpu" if current_platform.is_cpu() else "cuda"
-    if device.partition(":")[0] not in ("auto", kind) or device.partition(":")[2]:
-        raise ConfigurationError(
-            f"This vLLM works on {kind}, got {device} (--device); cards are chosen by CUDA_VISIBLE_DEVICES."
-        )
-    return vllm, kind
-
-
-def _let_vllm_look_at_llvmlite() -> None:
-    """Keep vLLM from stumbling over llvmlite, which the compiled kernels use.
-
-    On CPUs a worker reads the attributes of whatever is imported in its process, and llvmlite's library object gives a
-    function where its attributes are asked for.
-    """
-    with contextlib.suppress(ImportError):
-        from vllm.triton_utils import dispatcher
-
-        def attributes(value: Any) -> dict[str, Any]:
-            found = vars(value)
-            return found if hasattr(found, "get") else {}
-
-        dispatcher.vars = attributes
-
-
-def _said(error: Exception) -> str:
-    """What an error of somebody else's comes to, in a line."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
-
-
-def _context(folder: Path) -> int:
-    from transformers import AutoConfig
-
-    with models.quiet():
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    return getattr(config.get_text_config(), "max_position_embeddings", None) or CONTEXT
-
-
-def _ends(folder: Path, tokenizer: Any) -> set[int]:
-    """End tokens by generation settings, configuration and tokenizer."""
-    ends: set[int] = set()
-    values = [tokenizer.eos_token_id]
-    for name in ("generation_config.json", "config.json"):
-        if (folder / name).exists():
-            values.append(json.loads((folder / name).read_text()).get("eos_token_id"))
-    for value in values:
-        ends.update(value if isinstance(value, list) else [] if value is None else [value])
-    return ends
-
-
-def _final_only() -> Any:
-    from vllm.sampling_params import RequestOutputKind
-
-    return RequestOutputKind.FINAL_ONLY

@@ -21,7 +21,7 @@ import torch
 
 from ttc_esopt.engines.measures import sums
 from ttc_esopt.engines.views import compare, header, views_of
-from ttc_esopt.engines.weights import Weights, resolve_scope
+from ttc_esopt.engines.weights import Weights, refuse_derived, resolve_scope
 from ttc_esopt.errors import EngineError
 from ttc_esopt.es import noise
 from ttc_esopt.es.noise import NoiseKind
@@ -64,6 +64,7 @@ class EsWorker:
         kind, scope, rounding, placement : see `ttc_esopt.engines.weights.Weights`
         """
         self.es_rank = _rank()
+        refuse_derived(self.get_model())
         views = views_of(self.get_model(), header(Path(folder)), self.es_rank)
         compare(views.pieces, Path(folder))
         self.es_pieces = views.pieces

@@ -1,0 +1,113 @@
+"""What vLLM needs before it is there: its module and environment, the model's folder, arguments as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from ttc_esopt import models
+from ttc_esopt.errors import ConfigurationError, EngineError
+
+CONTEXT = 8192  # tokens of prompt and reply, where the model allows more
+
+
+def parsed_args(text: str | dict[str, Any]) -> dict[str, Any]:
+    """`--engine-args`; raises ConfigurationError unless it is a JSON object."""
+    if isinstance(text, dict):
+        return text
+    try:
+        value = json.loads(text) if text else {}
+    except json.JSONDecodeError:
+        value = None
+    if not isinstance(value, dict):
+        raise ConfigurationError(
+            f'Expected a JSON object such as {{"gpu_memory_utilization": 0.8}}, got {text!r} (--engine-args).'
+        )
+    return value
+
+
+def folder_of(model: str) -> Path:
+    """The local folder of a model; one of the hub is fetched."""
+    where = models.resolve(model)
+    if isinstance(where, Path):
+        return where
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(where, allow_patterns=["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]))
+    except Exception as error:  # network, names, permissions: whatever the hub says
+        raise EngineError(f"The model {model} could not be fetched: {said(error)}") from error
+
+
+def imported(device: str, tensor_parallel: int, threads: int) -> tuple[Any, str]:
+    """The module, and what it works on. What it reads from the environment is set before it is imported."""
+    if tensor_parallel > 1 and "VLLM_CPU_OMP_THREADS_BIND" not in os.environ:
+        cores = sorted(os.sched_getaffinity(0))
+        share = max(1, len(cores) // tensor_parallel)
+        parts = [cores[i * share : (i + 1) * share] or cores[-1:] for i in range(tensor_parallel)]
+        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(",".join(map(str, part)) for part in parts)
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    try:
+        import vllm
+        from vllm.platforms import current_platform
+    except ImportError as error:
+        raise ConfigurationError(
+            f"vLLM cannot be imported ({error}): pip install 'ttc-esopt[vllm]' on a machine with CUDA; docs/vllm.md "
+            "says how elsewhere (--engine)."
+        ) from None
+    kind = "cpu" if current_platform.is_cpu() else "cuda"
+    if device.partition(":")[0] not in ("auto", kind) or device.partition(":")[2]:
+        raise ConfigurationError(
+            f"This vLLM works on {kind}, got {device} (--device); cards are chosen by CUDA_VISIBLE_DEVICES."
+        )
+    return vllm, kind
+
+
+def let_it_look_at_llvmlite() -> None:
+    """Keep vLLM from stumbling over llvmlite, which the compiled kernels use.
+
+    On CPUs a worker reads the attributes of whatever is imported in its process, and llvmlite's library object gives a
+    function where its attributes are asked for.
+    """
+    with contextlib.suppress(ImportError):
+        from vllm.triton_utils import dispatcher
+
+        def attributes(value: Any) -> dict[str, Any]:
+            found = vars(value)
+            return found if hasattr(found, "get") else {}
+
+        dispatcher.vars = attributes
+
+
+def said(error: Exception) -> str:
+    """What an error of somebody else's comes to, in a line."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
+
+
+def context_of(folder: Path) -> int:
+    from transformers import AutoConfig
+
+    with models.quiet():
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    return getattr(config.get_text_config(), "max_position_embeddings", None) or CONTEXT
+
+
+def ends_of(folder: Path, tokenizer: Any) -> set[int]:
+    """End tokens by generation settings, configuration and tokenizer."""
+    ends: set[int] = set()
+    values = [tokenizer.eos_token_id]
+    for name in ("generation_config.json", "config.json"):
+        if (folder / name).exists():
+            values.append(json.loads((folder / name).read_text()).get("eos_token_id"))
+    for value in values:
+        ends.update(value if isinstance(value, list) else [] if value is None else [value])
+    return ends
+
+
+def final_only() -> Any:
+    from vllm.sampling_params import RequestOutputKind
+
+    return RequestOutputKind.FINAL_ONLY
