@@ -68,7 +68,7 @@ def planned(
     kept = {name: value for name, value in given.items() if name not in NOT_HERE or name in ("sigma", "sigma_end")}
     settings = settings_of({**kept, "directions": directions, "replies_per_direction": replies})
     if resolved(settings.engine, settings.device) == "vllm":
-        raise ConfigurationError("A probe measures whole distributions; vLLM does not give them: --engine transformers.")
+        raise ConfigurationError("A probe measures whole distributions; vLLM gives none: --engine transformers.")
     problem = problem_of(settings)
     if operator is None:
         operator = "m1" if settings.scaffold == "eoh" and problem.seeds else "i1"
