@@ -10,6 +10,11 @@ from importlib.util import find_spec
 
 import pytest
 
+# files whose tests share fixtures that take long: one process of several runs all of a file (--dist loadgroup)
+TOGETHER = {
+    "test_diagnoses.py", "test_export.py", "test_packaging.py", "test_real_model.py", "test_replicas.py",
+    "test_report_browser.py", "test_tuned.py",
+}  # fmt: skip
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -33,6 +38,8 @@ def pytest_collection_modifyitems(config, items):
     if missing is None and browser() is None:
         missing = "Chromium (apt install chromium)"
     for item in items:
+        if item.path.name in TOGETHER:
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
         if missing and "browser" in item.keywords:
             item.add_marker(pytest.mark.skip(reason=f"needs {missing}"))
     if not config.getoption("--model"):

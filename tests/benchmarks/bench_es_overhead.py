@@ -1,6 +1,7 @@
 """Wall time of a search with ES against the same search without, at equal candidates (low-rank noise, real model).
 
     python tests/benchmarks/bench_es_overhead.py [--budget 44] [--repeats 2] [--max-tokens 48]
+        [--engine transformers|vllm]
 
 By default some four minutes on one core: 44 candidates (4 of them the problem's own), 2 steps of 10 directions per run.
 Replies are short, so that most end at the limit and both arms write nearly the same number of tokens.
@@ -27,26 +28,27 @@ from ttc_esopt.search import Search
 from ttc_esopt.settings import resolve
 
 
-def timed(arm: str, seed: int, budget: int, max_tokens: int, folder: Path) -> tuple[float, int]:
+def timed(arm: str, seed: int, budget: int, max_tokens: int, engine: str, folder: Path) -> tuple[float, int]:
     """Seconds and tokens of one run; the engine is fresh, so that every run begins with the same weights."""
     settings = resolve(
         {
             **{"budget": budget, "arm": arm, "seed": seed, "init": "seeds", "threads": 1},
             "max_tokens": max_tokens,
+            "engine": engine,
             "sigma_schedule": "constant",  # every batch is perturbed and stepped: the dearest case
         },
         models.defaults("smollm2-135m"),
     )
     run = RunFolder.create(folder, settings, "benchmark")
     problem = problems.load(settings.problem)
-    engine = open_engine(run)
+    model = open_engine(run)
     plan = scaffolds.build(problem, settings)
     with evaluator(problem, settings) as search_set, RunProgress(budget, arm) as progress:
         search_set.evaluate([seed.code for seed in problem.seeds])  # starts the evaluation processes
         began = time.perf_counter()
-        state = Search(run, problem, plan, engine, search_set, progress).run()
+        state = Search(run, problem, plan, model, search_set, progress).run()
         seconds = time.perf_counter() - began
-    engine.close()
+    model.close()
     return seconds, state.tokens
 
 
@@ -55,13 +57,16 @@ def main() -> None:
     parser.add_argument("--budget", type=int, default=44)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--max-tokens", type=int, default=48)
+    parser.add_argument("--engine", default="transformers", choices=("transformers", "vllm"))
     arguments = parser.parse_args()
     walls, paces = [], []
     for repeat in range(arguments.repeats):
         figures = {}
         for arm in ("frozen", "esopt") if repeat % 2 == 0 else ("esopt", "frozen"):
             with tempfile.TemporaryDirectory() as folder:
-                figures[arm] = timed(arm, repeat, arguments.budget, arguments.max_tokens, Path(folder) / "run")
+                figures[arm] = timed(
+                    arm, repeat, arguments.budget, arguments.max_tokens, arguments.engine, Path(folder) / "run"
+                )  # fmt: skip
         (off, off_tokens), (on, on_tokens) = figures["frozen"], figures["esopt"]
         walls.append(on / off)
         paces.append((on / on_tokens) / (off / off_tokens))
