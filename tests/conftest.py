@@ -12,8 +12,8 @@ import pytest
 
 # files whose tests share fixtures that take long: one process of several runs all of a file (--dist loadgroup)
 TOGETHER = {
-    "test_diagnoses.py", "test_export.py", "test_packaging.py", "test_real_model.py", "test_replicas.py",
-    "test_report_browser.py", "test_tuned.py",
+    "test_diagnoses.py", "test_evaluation_ray.py", "test_export.py", "test_packaging.py", "test_real_model.py",
+    "test_replicas.py", "test_report_browser.py", "test_tuned.py",
 }  # fmt: skip
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 

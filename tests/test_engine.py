@@ -1,9 +1,12 @@
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 import torch
 from tiny_model import make_tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from ttc_esopt import engines
 from ttc_esopt.engines import Reply, Request, Sampling, load_engine
 from ttc_esopt.engines.cache import BLOCK, GrowingLayer, packed
 from ttc_esopt.engines.lowrank import LowRankForward
@@ -272,6 +275,33 @@ def test_a_cache_layer_keeps_the_states_of_the_rows_it_keeps():
 @pytest.mark.parametrize("finished", [[True, False], [False, True], [True, True, False, False], [False] * 3])
 def test_packing_keeps_every_unfinished_row_once(finished):
     assert sorted(packed(finished)) == [i for i, done in enumerate(finished) if not done]
+
+
+@pytest.mark.parametrize(
+    ("installed", "cuda", "device", "expected"),
+    [
+        (True, True, "auto", "vllm"), (True, True, "cuda", "vllm"), (True, True, "cuda:1", "transformers"),
+        (True, True, "cpu", "transformers"), (True, False, "auto", "transformers"),
+        (False, True, "auto", "transformers"),
+    ],
+)  # fmt: skip
+def test_auto_takes_vllm_on_cuda_where_it_is_installed(monkeypatch, installed, cuda, device, expected):
+    monkeypatch.setattr(engines, "find_spec", lambda name: object() if installed else None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    assert engines.resolved("auto", device) == expected
+    assert engines.resolved("transformers", device) == "transformers"
+
+
+def test_what_only_vllm_takes_is_refused_by_the_other_engine(folder):
+    for further, flag in (({"tensor_parallel": 2}, "--tensor-parallel"), ({"engine_args": "{}"}, "--engine-args")):
+        with pytest.raises(ConfigurationError, match=flag):
+            load_engine(str(folder), engine="transformers", noise=LOW, **further)
+
+
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is here")
+def test_where_vllm_is_not_installed_the_message_says_how(folder):
+    with pytest.raises(ConfigurationError, match=r"pip install 'ttc-esopt\[vllm\]'.*--engine"):
+        load_engine(str(folder), engine="vllm", noise=LOW)
 
 
 @pytest.mark.model

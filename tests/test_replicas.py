@@ -5,19 +5,16 @@ Each replica is a process that loads torch, so one engine serves the tests in tu
 
 import dataclasses
 import hashlib
-import os
-import shutil
-import tempfile
 import time
 from importlib.util import find_spec
 
 import pytest
+from ray_nodes import two_nodes
 from stand_in import PROGRAM, Quiet
 from tiny_model import make_tiny_model
 
 from ttc_esopt import problems, scaffolds
 from ttc_esopt.engines import Request, Sampling, load_engine
-from ttc_esopt.engines.replica_cluster import HOME, ray_module
 from ttc_esopt.engines.replica_units import InUnits, units
 from ttc_esopt.errors import ConfigurationError, EngineError
 from ttc_esopt.es.noise import NoiseKind
@@ -93,20 +90,9 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Two nodes on the loopback device; this process has joined them."""
-    os.environ["RAY_TMPDIR"] = place = tempfile.mkdtemp(prefix="ray-")  # short, as paths of sockets must be
-    ray = ray_module(alone=True)
-    from ray.cluster_utils import Cluster
-
-    node = {"num_cpus": 3, "num_gpus": 0, "object_store_memory": 80 << 20, "node_ip_address": HOME}
-    made = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
-    made.add_node(**node)
-    ray.init(address=made.address, ignore_reinit_error=True, log_to_driver=False, logging_level="ERROR")
-    yield ray
-    ray.shutdown()
-    made.shutdown()
-    del os.environ["RAY_TMPDIR"]
-    shutil.rmtree(place, ignore_errors=True)
+    """The module `ray`, of a process that has joined two nodes."""
+    with two_nodes(cpus=3) as (ray, _):
+        yield ray
 
 
 @pytest.fixture(scope="module")

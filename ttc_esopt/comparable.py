@@ -35,7 +35,7 @@ WITHIN = {"candidates": 0.02, "tokens": 0.05}  # how far apart the sides' mean b
 FREE = {
     "seed", "threads", "batch_size", "workers", "device", "engine", "dtype", "data", "sandbox", "max_minutes",
     "max_tokens_total", "diagnostics", "cap_kl", "cap_distance", "delta",
-    "replicas", "work_unit", "ray_address",
+    "replicas", "work_unit", "ray_address", "evaluate_on",
 }  # fmt: skip
 # settings that the key of a setting holds in one form or another
 _IN_KEY = {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,12 @@ def evaluator(
     The search set is the train split, or the run's instance files.
     """
     files = split_files(settings.instances) if split == "train" else []
-    return Evaluator(
+    kind: Callable[..., Evaluator] = Evaluator
+    if settings.evaluate_on == "ray":
+        from ttc_esopt.evaluation.on_ray import RayEvaluator
+
+        kind = partial(RayEvaluator, address=settings.ray_address)
+    return kind(
         problem, split=split, size=size, instances=read_files(problem, files) if files else None, seed=settings.seed,
         workers=settings.workers or None, timeout=(settings.eval_timeout or None) if split == "train" else None,
         patience=1.0 if split == "train" else PATIENCE, memory_mb=settings.memory_mb, compile=compile,

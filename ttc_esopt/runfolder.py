@@ -31,7 +31,7 @@ from ttc_esopt.settings import TABLES, Settings, resolve
 from ttc_esopt.tuned import start_of, write_start
 
 LIMITS = ("max_tokens_total", "max_minutes", "cap_kl", "cap_distance")
-SCALE = ("replicas", "ray_address")  # who writes, but not what
+SCALE = ("replicas", "ray_address", "evaluate_on")  # who writes and evaluates, but not what
 VERSIONED = ("torch", "transformers", "numpy", "numba", "scipy", "tokenizers")
 
 
@@ -111,7 +111,7 @@ class RunFolder:
             self._lock = None
 
     def change_limits(self, limits: dict[str, Any]) -> None:
-        """Other values for what changes no candidate: limits, which decide when a run pauses, and who writes."""
+        """Other values for what changes no candidate: limits, which decide when a run pauses, and who does the work."""
         for name in limits:
             if name not in LIMITS + SCALE:
                 raise ConfigurationError(f"Expected one of {', '.join(LIMITS + SCALE)}; {name} would change the run.")

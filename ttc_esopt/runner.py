@@ -107,7 +107,7 @@ def run(out: Path | str, *, report: bool = True, say: Say = print, **given: Any)
 def resume(
     folder: Path | str, *, report: bool = True, rollback: bool = False, say: Say = print, **limits: Any
 ) -> Result:
-    """Go on with a run exactly where it stopped; `limits` may change its limits, replicas and ray_address.
+    """Go on with a run exactly where it stopped; `limits` may change its limits and who does the work.
 
     With `rollback` the weights go back to those of the best batch so far first; what was found stays.
     """
@@ -269,6 +269,8 @@ def announcement(settings: Settings, out: Path) -> list[str]:
         lines.append(s.es_words())
     if s.replicas > 1:
         lines.append(f"{s.replicas} replicas, handed {s.work_unit} directions at a time")
+    if s.evaluate_on == "ray":
+        lines.append("programs are evaluated on the nodes of a Ray cluster")
     if s.init_from:
         which = "best batch" if s.rollback else "end"
         lines.append(f"starts from the tuned model of {s.init_from}, as it was at its {which}")

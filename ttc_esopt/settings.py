@@ -48,6 +48,7 @@ CHOICES = {
     "engine": ("auto", "transformers", "vllm"),
     "dtype": ("auto", "float32", "bfloat16", "float16"),
     "protocol": ("published", "corrected"),
+    "evaluate_on": ("here", "ray"),
     "sandbox": ("auto", "required"),
 }
 
@@ -146,6 +147,7 @@ class Settings:
     ray_address: str = _opt("", "Ray cluster to join: auto or HOST:PORT (else a Ray of its own on this machine)")
     batch_size: int = _opt(32, "sequences written at once at most")
     workers: int = _opt(0, "evaluation processes (0: one per core)")
+    evaluate_on: str = _opt("here", "where programs are evaluated: here, or ray (on all nodes of a Ray cluster)")
     eval_timeout: float = _opt(0.0, "seconds for one evaluation (0: the problem's own limit)")
     memory_mb: int = _opt(1024, "memory that a candidate may allocate, in MiB")
     sandbox: str = _opt("auto", "auto (what this machine offers), or required (refuse less than full isolation)")
@@ -196,6 +198,7 @@ class Settings:
             raise ConfigurationError("Expected a cap with --on-cap pull-back (--cap-kl, --cap-distance).")
         if NoiseKind.parse(self.noise).kind == "lowrank" and self.scope not in ("auto", "linear"):
             raise ConfigurationError("Low-rank noise is for linear layers: --scope linear, or --noise full.")
+        json_object(self.engine_args or "{}", "--engine-args")
         self.sampling()  # the sampling and the ES values check themselves
         self.es_params(steps=1)
 
@@ -210,13 +213,7 @@ class Settings:
 
     def template_args(self) -> dict:
         """The chat-template arguments as a dict; raises ConfigurationError when they are no JSON object."""
-        try:
-            value = json.loads(self.chat_template_args)
-        except ValueError:
-            value = None
-        if not isinstance(value, dict):
-            raise ConfigurationError(f"Expected a JSON object, got {self.chat_template_args} (--chat-template-args).")
-        return value
+        return json_object(self.chat_template_args, "--chat-template-args")
 
     def sampling(self) -> Sampling:
         """The engine's sampling parameters."""
@@ -298,6 +295,17 @@ def resolve(given: dict[str, Any], model_defaults: dict[str, Any] | None = None)
         init_candidates=settings.init_candidates or population,
         noise=str(NoiseKind.parse(settings.noise)),
     )
+
+
+def json_object(text: str, option: str) -> dict[str, Any]:
+    """A JSON object as a dict; raises ConfigurationError for anything else."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"Expected a JSON object, got {text} ({option}).")
+    return value
 
 
 def check_types(given: dict[str, Any]) -> None:

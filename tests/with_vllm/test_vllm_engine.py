@@ -1,6 +1,10 @@
 """The vLLM engine beside the transformers engine: the same history is the same model, and writes the same."""
 
+import json
+import shutil
+
 import pytest
+import transformers
 from two_ranks import STEPS
 
 from ttc_esopt.engines.base import Request, Sampling
@@ -76,6 +80,26 @@ def test_a_model_whose_embedding_is_not_tied(opened, tmp_path):
     ours.step(*STEPS[0])
     oracle.step(*STEPS[0])
     alike(ours, oracle)
+
+
+@pytest.mark.parametrize("family", ["Qwen2", "Qwen3", "Gemma3"])
+def test_models_of_other_families(opened, folder, tmp_path, family):
+    """Biases on q, k and v; norms of heads; four norms a layer and a scaled embedding."""
+    shutil.copytree(folder, tmp_path / "model")  # for its tokenizer
+    old = json.loads((folder / "config.json").read_text())
+    names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "head_dim", "initializer_range")
+    shape = {name: old[name] for name in names} | {
+        "num_attention_heads": 2 if family == "Qwen2" else 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
+        "bos_token_id": None, "eos_token_id": 0, "pad_token_id": 0, "tie_word_embeddings": True,
+    }  # fmt: skip
+    config = getattr(transformers, "Gemma3TextConfig" if family == "Gemma3" else f"{family}Config")
+    getattr(transformers, f"{family}ForCausalLM")(config(**shape)).save_pretrained(tmp_path / "model")
+    for noise in ("lowrank:1", "full"):
+        ours, oracle = opened(noise, model=tmp_path / "model"), opened(noise, "transformers", model=tmp_path / "model")
+        for step in STEPS:
+            ours.step(*step)
+            oracle.step(*step)
+        alike(ours, oracle)
 
 
 def test_steps_of_another_run_come_first(opened):
@@ -159,10 +183,8 @@ def test_the_record_says_what_it_was(opened):
 
 
 def test_wrong_settings_are_said_in_a_sentence(opened):
-    with pytest.raises(ConfigurationError, match="--engine-args"):
-        from ttc_esopt.engines.vllm_setup import parsed_args
-
-        parsed_args("[1]")
+    with pytest.raises(ConfigurationError, match="--scope"):
+        opened("full", scope="lora:4")
     with pytest.raises(ConfigurationError, match="--device"):
         opened(device="cuda:1")
     with pytest.raises(EngineError, match="--engine transformers"):

@@ -17,7 +17,7 @@ from ttc_esopt.errors import ConfigurationError
 NOT_FOR_HOSTS = (
     "problem", "problem_args", "instances", "data", "protocol", "mode", "scaffold", "budget", "budget_excludes_init",
     "population", "offspring", "init", "init_candidates", "operators", "distinct_parents", "workers", "eval_timeout",
-    "directions", "sandbox",
+    "directions", "sandbox", "evaluate_on",
 )  # fmt: skip
 
 # Behind the script these are hardly meant for it.

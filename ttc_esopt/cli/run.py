@@ -55,6 +55,7 @@ def _resume(
     cap_distance: float = typer.Option(None, help="another cap of the distance from the beginning (0: none)"),
     replicas: int = typer.Option(None, help="another number of replicas: nothing else changes"),
     ray_address: str = typer.Option(None, help="another Ray cluster"),
+    evaluate_on: str = typer.Option(None, help="evaluate programs elsewhere: here or ray"),
     rollback: bool = typer.Option(False, "--rollback", help="go back to the weights of the best batch so far first"),
 ) -> None:
     """Go on with a run exactly where it stopped.
@@ -66,6 +67,7 @@ def _resume(
     limits = {
         "max_tokens_total": max_tokens_total, "max_minutes": max_minutes,
         "cap_kl": cap_kl, "cap_distance": cap_distance, "replicas": replicas, "ray_address": ray_address,
+        "evaluate_on": evaluate_on,
     }  # fmt: skip
     changed = {name: value for name, value in limits.items() if value is not None}
     show(resume(folder, report=report, rollback=rollback, say=typer.echo, **changed))

@@ -1,4 +1,4 @@
-"""Ray for a run: start it on this machine or join one, and what a replica takes of it. Ray is imported here, on demand.
+"""Ray for a run: start it on this machine or join one, and what is free of it. Ray is imported here, on demand.
 
 Nothing is reported to anyone (RAY_USAGE_STATS_ENABLED=0), there is no dashboard, and a Ray that is started here listens
 on the loopback device alone.
@@ -36,7 +36,8 @@ def ray_module(alone: bool = False) -> Any:
         import ray
     except ImportError:
         raise ConfigurationError(
-            "Replicas need Ray, which is not installed: pip install 'ttc-esopt[ray]' (--replicas)."
+            "Replicas and evaluation on a cluster need Ray, which is not installed: pip install 'ttc-esopt[ray]' "
+            "(--replicas, --evaluate-on)."
         ) from None
     finally:
         if alone and given is None:
@@ -84,6 +85,12 @@ class Cluster:
     def gpus(self) -> bool:
         """Whether the cluster has GPUs."""
         return self.ray.cluster_resources().get("GPU", 0) >= 1
+
+    def processors(self) -> int:
+        """Of all nodes; of this machine not more than this process may use, whatever Ray was told."""
+        here, mine = self.ray.get_runtime_context().get_node_id(), len(os.sched_getaffinity(0))
+        counts = {node["NodeID"]: int(node["Resources"].get("CPU", 0)) for node in self.ray.nodes() if node["Alive"]}
+        return sum(min(count, mine) if node == here else count for node, count in counts.items())
 
     def most(self, need: dict[str, float]) -> int:
         """How many replicas fit into the nodes if nothing else is on them."""

@@ -38,11 +38,11 @@ from ttc_esopt.engines.vllm_setup import (
     folder_of,
     imported,
     let_it_look_at_llvmlite,
-    parsed_args,
     said,
 )
 from ttc_esopt.errors import ConfigurationError, EngineError, TtcEsoptError
 from ttc_esopt.es.noise import NoiseKind
+from ttc_esopt.settings import json_object
 
 DTYPES = ("float32", "bfloat16", "float16")
 CACHE_ON_CPU = 1 << 30  # bytes of keys and values
@@ -81,14 +81,14 @@ class VllmEngine:
         expect(batch_size >= 1, "batch_size >= 1", batch_size, "--batch-size")
         expect(tensor_parallel >= 1, "tensor_parallel >= 1", tensor_parallel, "--tensor-parallel")
         expect(dtype == "auto" or dtype in DTYPES, f"dtype auto, {', '.join(DTYPES)}", dtype, "--dtype")
-        further = parsed_args(engine_args)
+        further = engine_args if isinstance(engine_args, dict) else json_object(engine_args or "{}", "--engine-args")
         if lora_rank(scope) is not None:
             raise ConfigurationError("Scope lora keeps factors beside the model: use --engine transformers (--scope).")
         if noise.kind == "lowrank":
             expect(noise.rank <= RANKS[-1], f"a noise rank <= {RANKS[-1]} with vLLM", noise.rank, "--noise")
         self.name, self.noise, self.batch_size, self.tensor_parallel = str(model), noise, batch_size, tensor_parallel
-        self.folder = folder_of(model)
         vllm, self.device = imported(device, tensor_parallel, threads or default_threads())
+        self.folder = folder_of(model)
         # on a card the cache of keys and values takes what is free
         self.delta = delta if delta != "auto" else "device" if self.device == "cpu" else "host"
         self.rounding = rounding

@@ -14,21 +14,6 @@ from ttc_esopt.errors import ConfigurationError, EngineError
 CONTEXT = 8192  # tokens of prompt and reply, where the model allows more
 
 
-def parsed_args(text: str | dict[str, Any]) -> dict[str, Any]:
-    """`--engine-args`; raises ConfigurationError unless it is a JSON object."""
-    if isinstance(text, dict):
-        return text
-    try:
-        value = json.loads(text) if text else {}
-    except json.JSONDecodeError:
-        value = None
-    if not isinstance(value, dict):
-        raise ConfigurationError(
-            f'Expected a JSON object such as {{"gpu_memory_utilization": 0.8}}, got {text!r} (--engine-args).'
-        )
-    return value
-
-
 def folder_of(model: str) -> Path:
     """The local folder of a model; one of the hub is fetched."""
     where = models.resolve(model)

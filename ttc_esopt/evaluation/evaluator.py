@@ -163,33 +163,16 @@ class Evaluator:
         finished = len(codes) - sum(times[code] for code in fresh)
         if progress and finished:
             progress(finished)
-        parts: dict[str, list[_Part | None]] = {code: [None] * len(self._shares) for code in fresh}
 
-        def one(task: tuple[str, int]) -> None:
+        def done(code: str, outcome: Outcome) -> None:
             nonlocal finished
-            code, k = task
-            mine = parts[code]
-            # What comes before decides what is reported, so only a failure there makes this share needless.
-            needless = any(part is not None and part.failure for part in mine[:k])
-            part = _Part() if needless else self._part(code, *self._shares[k])
-            with self._lock:
-                mine[k] = part
-                if all(mine):
-                    found[code] = self._sum_up(mine)
-                    finished += times[code]
-                    if progress:
-                        progress(finished)
+            found[code] = outcome
+            finished += times[code]
+            if progress:
+                progress(finished)
 
         if fresh:
-            tasks = [(code, k) for code in fresh for k in range(len(self._shares))]
-            self._stopping = False
-            with ThreadPoolExecutor(min(self.workers, len(tasks))) as pool:
-                try:
-                    list(pool.map(one, tasks))
-                except BaseException:  # Ctrl-C, or the machinery: no thread may wait for a program any longer
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    self._stop()
-                    raise
+            self._fresh(fresh, done)
         for code in codes:
             self._known[code] = found[code]
             self._known.move_to_end(code)
@@ -223,6 +206,31 @@ class Evaluator:
         """End all processes; the evaluator cannot be used again."""
         self._closed = True
         self._stop()
+
+    def _fresh(self, codes: Sequence[str], done: Callable[[str, Outcome], None]) -> None:
+        """Evaluate programs of which no outcome is known; `done` is told each outcome, one at a time."""
+        parts: dict[str, list[_Part | None]] = {code: [None] * len(self._shares) for code in codes}
+
+        def one(task: tuple[str, int]) -> None:
+            code, k = task
+            mine = parts[code]
+            # What comes before decides what is reported, so only a failure there makes this share needless.
+            needless = any(part is not None and part.failure for part in mine[:k])
+            part = _Part() if needless else self._part(code, *self._shares[k])
+            with self._lock:
+                mine[k] = part
+                if all(mine):
+                    done(code, self._sum_up(mine))
+
+        tasks = [(code, k) for code in codes for k in range(len(self._shares))]
+        self._stopping = False
+        with ThreadPoolExecutor(min(self.workers, len(tasks))) as pool:
+            try:
+                list(pool.map(one, tasks))
+            except BaseException:  # Ctrl-C, or the machinery: no thread may wait for a program any longer
+                pool.shutdown(wait=False, cancel_futures=True)
+                self._stop()
+                raise
 
     def _stop(self) -> None:
         with self._lock:
