@@ -9,7 +9,7 @@ from tiny_model import make_tiny_model
 
 from ttc_esopt import runner
 from ttc_esopt.engines import Request, Sampling, load_engine
-from ttc_esopt.engines.weights import resolve_scope
+from ttc_esopt.engines.scopes import resolve_scope
 from ttc_esopt.errors import ConfigurationError, EngineError
 from ttc_esopt.es import noise
 from ttc_esopt.es.history import record_of

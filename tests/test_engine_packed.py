@@ -7,7 +7,7 @@ from tiny_model import make_tiny_model
 from torch import nn
 
 from ttc_esopt.engines import Request, Sampling, load_engine, transformers_engine
-from ttc_esopt.engines.weights import linear_modules
+from ttc_esopt.engines.scopes import linear_modules
 from ttc_esopt.errors import EngineError
 from ttc_esopt.es.noise import NoiseKind
 

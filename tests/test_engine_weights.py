@@ -6,7 +6,8 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from ttc_esopt.engines import load_engine, torch_noise
-from ttc_esopt.engines.weights import Weights, resolve_scope
+from ttc_esopt.engines.scopes import resolve_scope
+from ttc_esopt.engines.weights import Weights
 from ttc_esopt.errors import ConfigurationError, EngineError
 from ttc_esopt.es import noise
 from ttc_esopt.es.noise import NoiseKind

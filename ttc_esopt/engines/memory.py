@@ -19,7 +19,8 @@ from ttc_esopt import models
 from ttc_esopt.engines import resolved
 from ttc_esopt.engines.adapters import lora_rank
 from ttc_esopt.engines.place import device_of
-from ttc_esopt.engines.weights import BLOCK, linear_modules, resolve_scope
+from ttc_esopt.engines.scopes import linear_modules, resolve_scope
+from ttc_esopt.engines.weights import BLOCK
 from ttc_esopt.errors import EngineError
 from ttc_esopt.es.noise import NoiseKind
 from ttc_esopt.settings import Settings

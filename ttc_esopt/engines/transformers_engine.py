@@ -33,8 +33,9 @@ from ttc_esopt.engines.lowrank import LoraForward, LowRankForward, Nudge, RowFac
 from ttc_esopt.engines.measures import drift, measured
 from ttc_esopt.engines.place import default_threads, delta_place, device_of
 from ttc_esopt.engines.sampling import choose, stream_key, uniforms
+from ttc_esopt.engines.scopes import adapters_of, linear_modules, packed_modules, resolve_scope
 from ttc_esopt.engines.texts import Texts
-from ttc_esopt.engines.weights import Weights, adapters_of, linear_modules, packed_modules, resolve_scope
+from ttc_esopt.engines.weights import Weights
 from ttc_esopt.errors import EngineError
 from ttc_esopt.es.noise import NoiseKind
 

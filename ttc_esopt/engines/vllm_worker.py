@@ -20,8 +20,9 @@ from typing import Any
 import torch
 
 from ttc_esopt.engines.measures import sums
+from ttc_esopt.engines.scopes import refuse_derived, resolve_scope
 from ttc_esopt.engines.views import compare, header, views_of
-from ttc_esopt.engines.weights import Weights, refuse_derived, resolve_scope
+from ttc_esopt.engines.weights import Weights
 from ttc_esopt.errors import EngineError
 from ttc_esopt.es import noise
 from ttc_esopt.es.noise import NoiseKind
