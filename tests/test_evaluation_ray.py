@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 from ray_nodes import two_nodes
-from stand_in import PROGRAM, Quiet, StandInEngine
+from stand_in import Quiet, StandInEngine
 
 from ttc_esopt import problems, scaffolds
 from ttc_esopt.conclude import conclude
@@ -69,10 +69,12 @@ def gist(outcomes):
 
 
 def at_work(evaluator):
-    """Process ids of the workers."""
+    """Process ids of the workers, and the nodes that they are on."""
     import joblib
 
-    return set(evaluator._crew._parallel(joblib.delayed(os.getpid)() for _ in range(2)))
+    ray = evaluator._crew.ray
+    say = joblib.delayed(lambda: (os.getpid(), ray.get_runtime_context().get_node_id()))
+    return dict(evaluator._crew._parallel(say() for _ in range(2)))
 
 
 @needs_ray
@@ -87,12 +89,12 @@ def test_outcomes_are_those_of_an_evaluation_here_in_the_order_of_the_programs(o
 
 
 @needs_ray
-def test_the_workers_stay_between_calls_and_are_shared_by_what_is_open_at_a_time(on_ray, problem):
+def test_the_workers_are_on_all_nodes_stay_between_calls_and_are_shared_by_what_is_open(on_ray, problem):
     from ttc_esopt.evaluation.on_ray import RayEvaluator
 
     on_ray.evaluate([NEAREST])
     before = at_work(on_ray)
-    assert len(before) == 2 and os.getpid() not in before
+    assert len(before) == len(set(before.values())) == 2 and os.getpid() not in before
     with RayEvaluator(problem, instances=problem.instances("train", 50)[2:3], workers=2, compile="never") as other:
         assert other.evaluate([FIRST])[0].objective != on_ray.evaluate([FIRST])[0].objective
         assert at_work(other) == before
@@ -100,7 +102,7 @@ def test_the_workers_stay_between_calls_and_are_shared_by_what_is_open_at_a_time
 
 
 @needs_ray
-@pytest.mark.parametrize("what", ["worker", "node"])
+@pytest.mark.parametrize("what", ["node", "worker"])
 def test_what_is_lost_in_the_middle_is_repeated_elsewhere(on_ray, here, nodes, what):
     on_ray.evaluate([NEAREST])
     before = at_work(on_ray)
@@ -110,8 +112,19 @@ def test_what_is_lost_in_the_middle_is_repeated_elsewhere(on_ray, here, nodes, w
     found = on_ray.evaluate([f"{SLOW}# {what} {i}\n" for i in range(2)])
     timer.join()
     assert gist(found) == gist(here.evaluate([LAST])) * 2
-    left = at_work(on_ray)
-    assert len(left) == 2 and len(left & before) == 1
+    assert len(at_work(on_ray)) == 2
+
+
+@needs_ray
+def test_a_fault_of_the_machinery_on_a_node_is_that_of_an_evaluation_here(on_ray, monkeypatch):
+    from ttc_esopt.evaluation import on_ray as module
+
+    def fails(task):
+        raise EvaluationError("tried twice")
+
+    monkeypatch.setattr(module, "evaluated", lambda task: fails(task))
+    with pytest.raises(EvaluationError, match="^tried twice$"):
+        on_ray.evaluate([FIRST + "# never\n"])
 
 
 def searched(path, problem, file, **given):
@@ -161,5 +174,5 @@ def test_a_program_over_which_every_worker_is_lost_ends_the_call(on_ray, monkeyp
     from ttc_esopt.evaluation import on_ray as module
 
     monkeypatch.setattr(module, "evaluated", lambda task: os._exit(1))
-    with pytest.raises(EvaluationError, match=r"tried 3 times.*ttc-esopt resume.*--evaluate-on here"):
+    with pytest.raises(EvaluationError, match=r"^1 programs .*tried 3 times.*ttc-esopt resume.*--evaluate-on here"):
         on_ray.evaluate([FIRST + "# lost\n"])
