@@ -155,3 +155,9 @@ def memory_plan_of_a_card(free):
         weights=16 << 30, base=14 << 30, delta=28 << 30, cache=1 << 30, free=free, total=80 << 30, where="cuda",
         host_free=100 << 30, host_total=100 << 30,
     )  # fmt: skip
+
+
+def test_factors_that_do_not_fit_are_refused():
+    plan = dataclasses.replace(memory_plan_of_a_card(free=70 << 30), delta_at="host", factors=100 << 30)
+    with pytest.raises(EngineError, match="smaller rank of --noise"):
+        plan.check()

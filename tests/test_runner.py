@@ -1,6 +1,9 @@
 """Settings are checked, and paths made absolute, before a run folder exists; resuming keeps what `auto` came to."""
 
+from contextlib import closing
+
 import pytest
+from tiny_model import make_tiny_model
 
 from ttc_esopt.errors import ConfigurationError, DataError
 from ttc_esopt.runfolder import RunFolder
@@ -56,6 +59,16 @@ def test_resuming_takes_dtype_and_threads_of_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr("ttc_esopt.engines.load_engine", lambda model, **given: asked.update(given))
     open_engine(RunFolder.open(tmp_path / "run"))
     assert asked["dtype"] == "bfloat16" and asked["threads"] == 3
+
+
+def test_a_run_may_go_on_with_delta_elsewhere(tmp_path):
+    settings = {"problem": "tsp_construct", "model": str(make_tiny_model(tmp_path / "model")), "arm": "esopt"}
+    folder = RunFolder.create(tmp_path / "run", resolve(settings), "test")
+    folder.change_limits({"delta": "replay"})
+    with closing(open_engine(RunFolder.open(tmp_path / "run"))) as engine:
+        assert engine.weights.placement == engine.describe()["delta"] == "replay"
+    with pytest.raises(ConfigurationError, match="--delta"):
+        folder.change_limits({"delta": "moon"})
 
 
 def test_a_second_process_is_kept_out(tmp_path):

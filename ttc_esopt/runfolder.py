@@ -31,7 +31,7 @@ from ttc_esopt.settings import TABLES, Settings, resolve
 from ttc_esopt.tuned import start_of, write_start
 
 LIMITS = ("max_tokens_total", "max_minutes", "cap_kl", "cap_distance")
-SCALE = ("replicas", "ray_address", "evaluate_on")  # who writes and evaluates, but not what
+SCALE = ("replicas", "ray_address", "evaluate_on", "delta")  # who writes and evaluates where, but not what
 VERSIONED = ("torch", "transformers", "numpy", "numba", "scipy", "tokenizers")
 
 

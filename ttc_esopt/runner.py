@@ -327,8 +327,12 @@ def _patched(patch: Tuned, model: str | None) -> tuple[Any, str]:
     return engine, engine.fingerprint()
 
 
-def export(path: Path, out: Path, model: str | None = None, shard_size: str = SHARD_SIZE) -> str:
+def export(
+    path: Path, out: Path, model: str | None = None, shard_size: str = SHARD_SIZE, say: Say = print
+) -> str:  # fmt: skip
     """Write the weights that a run ended with, or that a patch leads to, as a Hugging Face checkpoint; fingerprint.
+
+    It is the run's, and the checkpoint's too but for scope lora, whose factors are merged.
 
     Raises ConfigurationError if `out` is not empty, or `shard_size` is none.
     """
@@ -338,6 +342,8 @@ def export(path: Path, out: Path, model: str | None = None, shard_size: str = SH
     engine, fingerprint = replayed(path, model)
     with closing(engine):
         engine.export(out, shard_size)
+        if engine.describe()["scope"].startswith("lora"):
+            say("the factors are merged into the checkpoint, which has a fingerprint of its own; the run's is")
     return fingerprint
 
 

@@ -161,8 +161,8 @@ class Settings:
                 )
         at_least = {
             "budget": 1, "max_tokens_total": 0, "max_minutes": 0, "population": 0, "offspring": 0,
-            "replicas": 1, "work_unit": 0, "init_candidates": 0, "directions": 2, "threads": 0, "batch_size": 1,
-            "workers": 0, "eval_timeout": 0, "memory_mb": 64, "cap_kl": 0, "cap_distance": 0,
+            "replicas": 1, "work_unit": 0, "tensor_parallel": 1, "init_candidates": 0, "directions": 2, "threads": 0,
+            "batch_size": 1, "workers": 0, "eval_timeout": 0, "memory_mb": 64, "cap_kl": 0, "cap_distance": 0,
         }  # fmt: skip
         for name, least in at_least.items():
             value = getattr(self, name)
@@ -199,6 +199,9 @@ class Settings:
         if NoiseKind.parse(self.noise).kind == "lowrank" and self.scope not in ("auto", "linear"):
             raise ConfigurationError("Low-rank noise is for linear layers: --scope linear, or --noise full.")
         json_object(self.engine_args or "{}", "--engine-args")
+        if self.engine == "transformers" and (self.tensor_parallel != 1 or self.engine_args):
+            told = "--tensor-parallel" if self.tensor_parallel != 1 else "--engine-args"
+            raise ConfigurationError(f"Expected --engine vllm where {told} is given, got --engine transformers.")
         self.sampling()  # the sampling and the ES values check themselves
         self.es_params(steps=1)
 

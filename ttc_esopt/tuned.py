@@ -284,7 +284,9 @@ def steps_of(folder: RunFolder, rollback: bool) -> list[dict[str, Any]]:
         if records[t]["taken"]
     ]  # fmt: skip
     if not earlier and not lines:
-        raise ConfigurationError(f"{folder.path} has moved no weights: there is no tuned model in it (--init-from).")
+        raise ConfigurationError(
+            f"{folder.path} has moved no weights: there is no tuned model in it (--init-from, --patch)."
+        )
     return earlier + lines
 
 

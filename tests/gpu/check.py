@@ -263,7 +263,7 @@ def main() -> int:
     print(f"python {platform.python_version()}", *(f"{word} {known(word)}" for word in ("torch", "triton", "vllm")))
     if options.part != "b":
         if find_spec("triton") is None:
-            check("part a: Triton is installed", lambda: False)
+            check("part a: Triton is installed (pip install triton)", lambda: False)
         elif device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
             check("part a: a card, or TRITON_INTERPRET=1", lambda: False)
         else:

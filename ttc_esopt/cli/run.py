@@ -56,6 +56,7 @@ def _resume(
     replicas: int = typer.Option(None, help="another number of replicas: nothing else changes"),
     ray_address: str = typer.Option(None, help="another Ray cluster"),
     evaluate_on: str = typer.Option(None, help="evaluate programs elsewhere: here or ray"),
+    delta: str = typer.Option(None, help="keep base and delta elsewhere: auto, device, host or replay"),
     rollback: bool = typer.Option(False, "--rollback", help="go back to the weights of the best batch so far first"),
 ) -> None:
     """Go on with a run exactly where it stopped.
@@ -67,7 +68,7 @@ def _resume(
     limits = {
         "max_tokens_total": max_tokens_total, "max_minutes": max_minutes,
         "cap_kl": cap_kl, "cap_distance": cap_distance, "replicas": replicas, "ray_address": ray_address,
-        "evaluate_on": evaluate_on,
+        "evaluate_on": evaluate_on, "delta": delta,
     }  # fmt: skip
     changed = {name: value for name, value in limits.items() if value is not None}
     show(resume(folder, report=report, rollback=rollback, say=typer.echo, **changed))
@@ -142,7 +143,7 @@ def _export(
     if out is None and patch is None:
         raise ConfigurationError("Expected where to write: a checkpoint (--out DIR) or a patch (--patch FILE).")
     if out is not None:
-        typer.echo(f"fingerprint {export(folder, out, model, shard_size)}")
+        typer.echo(f"fingerprint {export(folder, out, model, shard_size, typer.echo)}")
         typer.echo(f"checkpoint: {out}")
     if patch is not None:
         typer.echo(f"fingerprint {export_patch(folder, patch)}")

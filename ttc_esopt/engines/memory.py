@@ -112,9 +112,9 @@ class MemoryPlan:
         Raises
         ------
         EngineError
-            Weights, base and delta alone are more than the device, or the host beside it, has.
+            Weights, base, delta and factors alone are more than the device, or the host beside it, has.
         """
-        if self.model > self.total or (self.apart and self.beside > self.host_total):
+        if self.model + self.factors > self.total or (self.apart and self.beside > self.host_total):
             raise EngineError(f"The model does not fit. {self.text()}. {self.advice()}")
         narrow = self.model + self.batch > self.free or (self.apart and self.beside > self.host_free)
         return f"this may not fit: {self.advice()}" if narrow else None
@@ -129,6 +129,8 @@ class MemoryPlan:
         if self.base:
             ways.append("--noise lowrank:1 --scope linear moves fewer tensors")
             ways.append("--arm frozen needs neither base nor delta")
+        if self.factors > self.weights:
+            ways.append("a smaller rank of --noise needs smaller factors")
         if self.cache:
             ways.append("--batch-size and --max-tokens bound the cache")
         return "; ".join(ways) + "."

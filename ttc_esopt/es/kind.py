@@ -8,6 +8,9 @@ VALUES = ("normal", "rademacher")
 _FORMS = "full or lowrank[:RANK], either with +rademacher behind it"
 
 
+LARGEST_RANK = 1024
+
+
 @dataclass(frozen=True)
 class NoiseKind:
     """How directions perturb: `full` (every element its own value) or `lowrank` (2-D tensors, rank `rank`).
@@ -15,13 +18,13 @@ class NoiseKind:
     Parameters
     ----------
     kind : "full" or "lowrank"
-    rank : of low-rank noise, >= 1
+    rank : of low-rank noise, 1 .. 1024
     values : "normal", or "rademacher" (+1 and -1; of low-rank noise the factors hold them)
 
     Raises
     ------
     ConfigurationError
-        If `kind` or `values` is unknown or `rank` is no integer >= 1.
+        If `kind` or `values` is unknown or `rank` is no integer in its range.
     """
 
     kind: str = "lowrank"
@@ -31,8 +34,10 @@ class NoiseKind:
     def __post_init__(self):
         if self.kind not in ("full", "lowrank"):
             raise ConfigurationError(f"Expected noise {_FORMS}, got {self.kind} (--noise).")
-        if isinstance(self.rank, bool) or not isinstance(self.rank, int) or self.rank < 1:
-            raise ConfigurationError(f"Expected a noise rank >= 1, got {self.rank} (--noise lowrank:RANK).")
+        if isinstance(self.rank, bool) or not isinstance(self.rank, int) or not 1 <= self.rank <= LARGEST_RANK:
+            raise ConfigurationError(
+                f"Expected a noise rank in 1 .. {LARGEST_RANK}, got {self.rank} (--noise lowrank:RANK)."
+            )
         if self.kind == "full" and self.rank != 1:
             raise ConfigurationError(f"Expected no rank for full noise, got {self.rank} (--noise).")
         if self.values not in VALUES:
