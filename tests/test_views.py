@@ -6,6 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
+from torch import nn
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
@@ -16,7 +18,7 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
-from worker_modules import worker_model
+from worker_modules import MergedColumnParallelLinear, QKVParallelLinear, worker_model
 
 from ttc_esopt.engines.views import compare, header, views_of
 from ttc_esopt.engines.weights import Weights
@@ -191,21 +193,73 @@ def test_tensors_that_the_model_does_not_hold_are_listed():
     assert views_of(model, shapes | {"mtp.fc.weight": (4, 4)}).unused == ["mtp.fc.weight"]
 
 
-def test_a_fused_part_may_span_several_layers():
-    """q, k and v of a gated delta-net are one tensor of the checkpoint, z another."""
-    model = torch.nn.Module()
-    model.packed_modules_mapping = {"in_proj_qkvz": ["in_proj_qkv", "in_proj_z"]}
-    layer = worker_model({"mixer.q_proj.weight": torch.zeros(1, 1)} | {
-        f"mixer.{part}_proj.weight": torch.zeros(1, 1) for part in "kv"}, 1, 1, 1, 0).mixer.qkv_proj  # fmt: skip
-    layer.output_partition_sizes = [4, 4, 8, 8]
-    layer.weight = torch.nn.Parameter(torch.arange(72.0).view(24, 3), requires_grad=False)
-    model.add_module("in_proj_qkvz", layer)
-    pieces = views_of(model, {"in_proj_qkv.weight": (16, 3), "in_proj_z.weight": (8, 3)}).pieces
-    assert pieces["in_proj_qkv.weight"].tensor[0, 0] == 0 and pieces["in_proj_qkv.weight"].shard.rows == 16
-    assert pieces["in_proj_z.weight"].tensor[0, 0] == 48 and pieces["in_proj_z.weight"].shard.rows == 8
-    layer.tp_size = 2
-    with pytest.raises(EngineError, match="--tensor-parallel 1"):
-        views_of(model, {"in_proj_qkv.weight": (16, 3), "in_proj_z.weight": (8, 3)})
+def fused(parts, sizes, degree, rank, replicas=1):
+    """A model whose one layer is fused of checkpoint tensors; `sizes` are rows of the whole layers inside it."""
+    model = nn.Module()
+    model.packed_modules_mapping = {"fused": [name.removesuffix(".weight") for name in parts]} if len(parts) > 1 else {}
+    layer = (QKVParallelLinear if replicas > 1 else MergedColumnParallelLinear)(rank, degree)
+    if replicas > 1:
+        layer.num_kv_head_replicas = replicas
+    rows = torch.cat(list(parts.values())).split(sizes)
+    held = []
+    for i, block in enumerate(rows):
+        share = replicas if i else 1
+        held.append(block[rank // share * (count := block.shape[0] * share // degree) :][:count])
+    layer.output_partition_sizes = [block.shape[0] for block in held]
+    layer.hold(weight=torch.cat(held))
+    model.add_module("fused" if len(parts) > 1 else next(iter(parts)).removesuffix(".weight"), layer)
+    return model
+
+
+@pytest.mark.parametrize("degree", [1, 2, 4])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("heights", "sizes", "replicas"),
+    [
+        ({"in_proj_qkv.weight": 32, "in_proj_z.weight": 16}, (8, 8, 16, 16), 1),  # a gated delta-net
+        ({"in_proj_qkv.weight": 24, "in_proj_z.weight": 8}, (8, 8, 8, 8), 1),  # all of one size
+        ({"qkv_proj.weight": 64}, (32, 16, 16), 1),  # fused in the checkpoint
+        ({"qkv_proj.weight": 64}, (32, 16, 16), 2),  # ... with two copies of each key head
+    ],
+)  # fmt: skip
+def test_a_checkpoint_tensor_may_span_several_layers(heights, sizes, replicas, degree, kind):
+    replicas, kind = min(replicas, degree), NoiseKind.parse(kind)
+    torch.manual_seed(0)
+    tensors = {name: torch.randn(rows, 12) for name, rows in heights.items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    models = [fused(tensors, sizes, degree, rank, replicas) for rank in range(degree)]
+    parts = [weights_of(views_of(model, shapes, rank), kind, "linear") for rank, model in enumerate(models)]
+    unsharded = Weights({name: tensor.clone() for name, tensor in tensors.items()}, list(tensors), kind, "linear")
+    for weights in (unsharded, *parts):
+        if kind.kind == "full":
+            weights.perturb(5, 0.1)
+            weights.restore()
+        weights.step([7, 8], [0.1, -0.2])
+    total = sum(int(part.fingerprint(), 16) for part in parts) & (1 << 64) - 1
+    assert f"{total:016x}" == unsharded.fingerprint()
+    for part in parts:
+        for key, shard in part.shards.items():
+            whole = unsharded.live[shard.name or key]
+            assert torch.equal(part.live[key], whole[shard.row : shard.row + shard.rows])
+
+
+def test_what_does_not_add_up_is_refused():
+    model = fused({"a.weight": torch.zeros(8, 3), "b.weight": torch.zeros(8, 3)}, (6, 10), 1, 0)
+    model.fused.output_partition_sizes = [3, 3, 10]
+    with pytest.raises(EngineError, match="a.weight"):
+        views_of(model, {"a.weight": (8, 3), "b.weight": (8, 3)})
+
+
+def test_a_vector_that_a_loader_cuts_is_found_by_its_rank(tmp_path):
+    """As the decay rates of a gated delta-net are; the comparison with the file says whether it is cut in order."""
+    save_file({"mixer.A_log": torch.arange(8.0)}, tmp_path / "model.safetensors")
+    model = worker_model({"mixer.A_log": torch.arange(4.0, 8.0)}, 1, 1, 1, 0)
+    pieces = views_of(model, header(tmp_path), rank=1).pieces
+    assert pieces["mixer.A_log"].shard.row == 4
+    compare(pieces, tmp_path)
+    pieces["mixer.A_log"].tensor.copy_(torch.tensor([4.0, 6.0, 5.0, 7.0]))
+    with pytest.raises(EngineError, match="another order"):
+        compare(pieces, tmp_path)
 
 
 def test_a_model_may_rename_what_the_checkpoint_holds():

@@ -51,6 +51,7 @@ def perturb(
     """
     if kind.kind != "full":
         raise ValueError(f"Expected full noise to rewrite weights with, got {kind}.")
+    name = _named(name, shard)
     where = {**_where(shard), "values": kind.values}
     if not _by_numpy(live):
         code = torch_noise if live.device.type == "cpu" else _on_device()
@@ -70,6 +71,7 @@ def apply(
     rounding: str = "nearest",
 ) -> None:
     """live = round(base + delta); `name` and `shard` matter to stochastic rounding alone."""
+    name = _named(name, shard)
     if delta is None:
         live.copy_(base.view(live.shape))
     elif not _by_numpy(live):
@@ -90,7 +92,7 @@ def accumulate(
     shard: Shard | None = None,
 ) -> None:
     """acc = 0; acc = acc + c_i * eps_i for the directions in order; delta = delta + acc (float32, in place)."""
-    shard = shard or Shard.whole(delta.shape)
+    name, shard = _named(name, shard), shard or Shard.whole(delta.shape)
     on_cpu = delta.device.type == "cpu"
     code, array = (noise, delta.numpy()) if on_cpu else (_on_device(), delta)
     if kind.kind == "full":
@@ -104,9 +106,15 @@ def fingerprint(tensor: torch.Tensor, name: str, shard: Shard | None = None) -> 
     """The part of the model's fingerprint that comes from here: 0 for a copy that is counted elsewhere."""
     if shard is not None and not shard.counted:
         return 0
+    name = _named(name, shard)
     if tensor.device.type == "cuda" and _on_device() is not torch_noise and tensor.element_size() in (2, 4):
         return _on_device().fingerprint(tensor, name, **_where(shard))
     return noise.tensor_fingerprint(_patterns(tensor), name, **_where(shard))
+
+
+def _named(key: str, shard: Shard | None) -> str:
+    """The checkpoint tensor's name, which noise goes by."""
+    return shard.name or key if shard is not None else key
 
 
 def bits(tensor: torch.Tensor | None) -> np.ndarray | None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,7 @@ class Views:
     Attributes
     ----------
     pieces : dict of checkpoint name to Piece
+        A tensor of which several blocks are held has a piece for each, under its name and a number (`Shard.name`).
     unused : list of str
         Tensors of the checkpoint that the model holds no copy of, for instance unused prediction heads.
     """
@@ -112,11 +113,14 @@ def views_of(model: nn.Module, checkpoint: Shapes, rank: int = 0) -> Views:
             found.unused.append(name)  # tied: one tensor, under its first name
             continue
         taken.add(whole)
-        local, shard = _block(owner, rank, key, parameter, part, name, tuple(shape))
+        blocks = _blocks(owner, rank, key, parameter, part, name, tuple(shape))
         linear = len(shape) == 2 and key.endswith(".weight") and _is(owner, "LinearBase", "Linear")
         linear = linear and not _is(owner, "VocabParallelEmbedding")
-        found.pieces[name] = Piece(local, shard, linear, module_name)
-        covered[whole] = covered.get(whole, 0) + local.numel()
+        for i, (local, shard) in enumerate(blocks):
+            if len(blocks) > 1:
+                shard = replace(shard, name=name)
+            found.pieces[f"{name}#{i}" if shard.name else name] = Piece(local, shard, linear, module_name)
+            covered[whole] = covered.get(whole, 0) + local.numel()
         sizes[whole] = key, parameter.numel() - _padding(owner, parameter)
     _check_covered(owners, covered, sizes)
     return found
@@ -157,9 +161,10 @@ def compare(pieces: Mapping[str, Piece], folder: Path, rows: int = 4) -> None:
 
     for file in files(folder):
         with safe_open(file, framework="pt") as stored:
-            for name in set(stored.keys()) & set(pieces):
-                piece, source = pieces[name], stored.get_slice(name)
-                if not _same(piece, source, rows):
+            held = set(stored.keys())
+            for key, piece in pieces.items():
+                name = piece.shard.name or key
+                if name in held and not _same(piece, stored.get_slice(name), rows):
                     raise EngineError(
                         f"The tensor {name} is stored in another order than in the checkpoint: noise by checkpoint "
                         "index cannot be laid over it (--engine transformers)."
@@ -240,7 +245,7 @@ def _renamed(model: nn.Module, name: str) -> Iterable[str]:
 # which block
 
 
-def _block(
+def _blocks(
     owner: nn.Module,
     process: int,
     key: str,
@@ -248,70 +253,74 @@ def _block(
     part: Part | None,
     name: str,
     shape: tuple[int, ...],
-) -> tuple[torch.Tensor, Shard]:
-    """The piece of `parameter` that holds (a part of) the checkpoint tensor `name` of this shape."""
+) -> list[tuple[torch.Tensor, Shard]]:
+    """The pieces of `parameter` that hold (a part of) the checkpoint tensor `name` of this shape."""
     rank, degree = getattr(owner, "tp_rank", 0), getattr(owner, "tp_size", 1)
     height, width = (shape[0], math.prod(shape[1:])) if shape else (1, 1)
+    unlike = EngineError(
+        f"Expected the parameter {key} to hold the checkpoint tensor {name} of shape {tuple(shape)}, got shape "
+        f"{tuple(parameter.shape)} (packed, quantized, or of a layout that is not known): it cannot be perturbed."
+    )
 
     def rows(offset: int, count: int, first: int, counted: bool = True) -> tuple[torch.Tensor, Shard]:
         if parameter.dim() and tuple(parameter.shape[1:]) != shape[1:]:
-            raise _unlike(name, shape, key, parameter)
+            raise unlike
         if offset + count > parameter.shape[0] or first + count > height:
-            raise _unlike(name, shape, key, parameter)
+            raise unlike
         return parameter.narrow(0, offset, count), Shard(shape, first, count, 0, width, counted)
 
     if _is(owner, "VocabParallelEmbedding"):
         indices = owner.shard_indices
         if shape[0] != owner.org_vocab_size:
-            raise _unlike(name, shape, key, parameter)
+            raise unlike
         first, last = indices.org_vocab_start_index, indices.org_vocab_end_index
-        return rows(0, last - first, first)
+        return [rows(0, last - first, first)]
     if _is(owner, "RowParallelLinear") and len(shape) == 2 and degree > 1:
         count = parameter.shape[1]
         if parameter.shape[0] != height or count * degree != width:
-            raise _unlike(name, shape, key, parameter)
-        return parameter, Shard(shape, 0, height, rank * count, count)
-    if _is(owner, "ColumnParallelLinear") and (degree > 1 or part is not None):
+            raise unlike
+        return [(parameter, Shard(shape, 0, height, rank * count, count))]
+    if _is(owner, "ColumnParallelLinear", "ReplicatedLinear") and (degree > 1 or part is not None):
+        degree = 1 if _is(owner, "ReplicatedLinear") else degree
         sizes = list(owner.output_partition_sizes)
-        if part is None and len(sizes) > 1:
-            raise EngineError(
-                f"The checkpoint tensor {name} is fused already and cut {degree} ways: noise for it is not supported "
-                "with tensor parallelism (--tensor-parallel 1)."
+        copies = [1] + [getattr(owner, "num_kv_head_replicas", 1)] * (len(sizes) - 1)
+        whole = [size * degree // share for size, share in zip(sizes, copies, strict=True)]
+        chosen = _chosen(whole, part, height)
+        if not chosen:
+            raise unlike
+        if degree == 1:
+            return [rows(sum(sizes[: chosen[0]]), height, 0, process == 0)]
+        return [
+            rows(
+                sum(sizes[:i]), sizes[i], sum(whole[chosen[0] : i]) + rank // copies[i] * sizes[i],
+                rank % copies[i] == 0,
             )
-        at, count = _span(sizes, part, height, degree)
-        replicas = getattr(owner, "num_kv_head_replicas", 1) if part is not None and part.index > 0 else 1
-        return rows(at, count, rank // replicas * count, rank % replicas == 0)
-    if _is(owner, "ReplicatedLinear") and part is not None:
-        at, count = _span(list(owner.output_partition_sizes), part, height, 1)
-        return rows(at, count, 0, process == 0)
+            for i in chosen
+        ]  # fmt: skip
     if tuple(parameter.shape) == shape:
-        return parameter, Shard.whole(shape, process == 0)
-    raise _unlike(name, shape, key, parameter)
+        return [(parameter, Shard.whole(shape, process == 0))]
+    if shape and parameter.dim() == len(shape) and 0 < parameter.shape[0] < height and height % parameter.shape[0] == 0:
+        return [rows(0, parameter.shape[0], process * parameter.shape[0])]  # cut by a loader of its own: see `compare`
+    raise unlike
 
 
-def _span(sizes: list[int], part: Part | None, height: int, degree: int) -> tuple[int, int]:
-    """Offset and rows of a fused part. A part may span several sizes, as q, k and v of a gated delta-net do."""
-    if part is None:
-        return 0, sizes[0]
-    if part.of == len(sizes):
-        return sum(sizes[: part.index]), sizes[part.index]
-    if degree > 1 or part.of != 2:
-        raise EngineError(
-            f"A fused part of {height} rows that spans several of {sizes} is not supported with tensor parallelism "
-            "(--tensor-parallel 1)."
-        )
-    return (0, height) if part.index == 0 else (sum(sizes) - height, height)
+def _chosen(whole: list[int], part: Part | None, height: int) -> list[int]:
+    """Which layers of a fused parameter a checkpoint tensor of `height` rows consists of; none if that is not clear.
+
+    Each part is one layer, or all are one tensor, or, as q, k and v of a gated delta-net are one tensor beside z, the
+    first layers or the last.
+    """
+    if part is not None and part.of == len(whole):
+        return [part.index] if whole[part.index] == height else []
+    for last in range(1, len(whole) + 1):
+        chosen = list(range(last)) if part is None or part.index == 0 else list(range(len(whole) - last, len(whole)))
+        if sum(whole[i] for i in chosen) == height and (part is None or part.index in (0, part.of - 1)):
+            return chosen
+    return []
 
 
 def _is(module: nn.Module, *names: str) -> bool:
     return any(base.__name__ in names for base in type(module).__mro__)
-
-
-def _unlike(name: str, shape: tuple[int, ...], key: str, parameter: torch.Tensor) -> EngineError:
-    return EngineError(
-        f"Expected the parameter {key} to hold the checkpoint tensor {name} of shape {tuple(shape)}, got shape "
-        f"{tuple(parameter.shape)} (packed, quantized, or of a layout that is not known): it cannot be perturbed."
-    )
 
 
 def _padding(owner: nn.Module, parameter: torch.Tensor) -> int:

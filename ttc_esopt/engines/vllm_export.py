@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,14 +24,15 @@ def gathered(blocks: list[Path]) -> Iterator[tuple[str, torch.Tensor]]:
     from safetensors import safe_open
 
     opened = [safe_open(file, framework="pt") for file in blocks]
-    places = [stored.metadata() for stored in opened]
-    for name in sorted(set().union(*places)):
+    places: dict[str, list[tuple]] = {}
+    for stored in opened:
+        for key, told in stored.metadata().items():
+            name, *place = json.loads(told)
+            places.setdefault(name, []).append((stored, key, place))
+    for name in sorted(places):
         whole: torch.Tensor | None = None
-        for stored, known in zip(opened, places, strict=True):
-            if name not in known:
-                continue
-            row, rows, column, columns, *shape = map(int, known[name].split())
-            block = stored.get_tensor(name)
+        for stored, key, (row, rows, column, columns, shape) in places[name]:
+            block = stored.get_tensor(key)
             if whole is None:
                 whole = torch.empty(shape, dtype=block.dtype)
             matrix = whole.view(shape[0], -1) if shape else whole.view(1, 1)

@@ -12,6 +12,7 @@ the worker imports its extension first.
 from __future__ import annotations
 
 import contextlib
+import json
 import resource
 from collections.abc import Sequence
 from pathlib import Path
@@ -105,8 +106,11 @@ class EsWorker:
         manager = self.model_runner.lora_manager
         rank, dtype = self.es_noise.rank, manager.lora_config.lora_dtype
         layers = {}
-        for name in self.es_weights.names:
-            piece = self.es_pieces[name]
+        for key in self.es_weights.names:
+            piece = self.es_pieces[key]
+            if piece.module in layers:  # another block of the same tensor
+                continue
+            name = piece.shard.name or key
             a, b = adapter_factors(name, piece.shard.shape, self.es_noise, request.lora_path)
             layers[piece.module] = LoRALayerWeights(piece.module, rank, rank, a.to(dtype), b.to(dtype))
         adapter = LoRAModel(request.lora_int_id, rank, layers)
@@ -157,8 +161,8 @@ class EsWorker:
 
         held = {name: piece for name, piece in self.es_pieces.items() if piece.shard.counted}
         places = {
-            name: " ".join(map(str, (s.row, s.rows, s.column, s.columns, *s.shape)))
-            for name, s in ((name, piece.shard) for name, piece in held.items())
+            key: json.dumps([s.name or key, s.row, s.rows, s.column, s.columns, list(s.shape)])
+            for key, s in ((key, piece.shard) for key, piece in held.items())
         }
         blocks = {n: p.tensor.detach().reshape(p.shard.rows, p.shard.columns).cpu().clone() for n, p in held.items()}
         save_file(blocks, Path(folder) / f"rank{self.es_rank}.safetensors", metadata=places)

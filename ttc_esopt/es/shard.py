@@ -25,6 +25,8 @@ class Shard:
         First column held here, and how many.
     counted : bool
         Whether this copy enters sums over all processes: of replicas, one does.
+    name : str
+        Of the checkpoint tensor, where a process holds several blocks of it and each goes by a key of its own.
 
     Raises
     ------
@@ -38,6 +40,7 @@ class Shard:
     column: int
     columns: int
     counted: bool = True
+    name: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(self.shape))
