@@ -161,3 +161,10 @@ def test_factors_that_do_not_fit_are_refused():
     plan = dataclasses.replace(memory_plan_of_a_card(free=70 << 30), delta_at="host", factors=100 << 30)
     with pytest.raises(EngineError, match="smaller rank of --noise"):
         plan.check()
+
+
+def test_cards_that_share_a_model_each_have_their_part_on_the_host():
+    plan = dataclasses.replace(memory_plan_of_a_card(free=70 << 30), delta_at="host", share=4)
+    assert plan.beside == 4 * (14 + 28 << 30) and "for each of 4 cards" in plan.text()
+    with pytest.raises(EngineError, match="does not fit"):
+        plan.check()

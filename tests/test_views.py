@@ -18,7 +18,7 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
-from worker_modules import MergedColumnParallelLinear, QKVParallelLinear, worker_model
+from worker_modules import MergedColumnParallelLinear, QKVParallelLinear, VocabParallelEmbedding, worker_model
 
 from ttc_esopt.engines.views import compare, header, views_of
 from ttc_esopt.engines.weights import Weights
@@ -186,6 +186,26 @@ def test_a_parameter_that_the_checkpoint_does_not_cover_is_refused_by_name():
     del shapes["model.norm.weight"]
     with pytest.raises(EngineError, match=r"No tensor of the checkpoint was found for the parameter model.norm.weight"):
         views_of(model, shapes)
+
+
+def test_a_tied_tensor_has_the_name_of_the_models_first_one_whatever_the_checkpoint_stores():
+    tensors = checkpoint(whole("qwen3"))
+    model = worker_model(tensors, 4, 2, 1, 0)
+    model.add_module("lm_head", VocabParallelEmbedding(tensors["model.embed_tokens.weight"], 0, 1))
+    model.lm_head.weight = model.model.embed_tokens.weight
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    views = views_of(model, shapes | {"lm_head.weight": shapes["model.embed_tokens.weight"]})
+    assert views.tied == ["lm_head.weight"] and "model.embed_tokens.weight" in views.pieces
+    full = NoiseKind.parse("full")
+    assert weights_of(views, full, "all").fingerprint() == Weights.of(whole("qwen3"), full, "all").fingerprint()
+
+
+def test_a_stack_of_experts_is_refused_by_name():
+    shapes, model = shapes_and_model()
+    model.experts = nn.Module()
+    model.experts.w13_weight = nn.Parameter(torch.zeros(4, 6, 3), requires_grad=False)
+    with pytest.raises(EngineError, match="for the parameter experts.w13_weight"):
+        views_of(model, shapes | {"experts.0.gate_proj.weight": (3, 3)})
 
 
 def test_tensors_that_the_model_does_not_hold_are_listed():

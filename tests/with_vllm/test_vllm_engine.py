@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import transformers
+from safetensors.torch import load_file, save_file
 from two_ranks import STEPS
 
 from ttc_esopt.engines.base import Request, Sampling
@@ -137,6 +138,21 @@ def test_an_export_is_read_by_both_engines(opened, tmp_path):
         again = opened(engine=engine, model=tmp_path / "out")
         assert again.fingerprint() == ours.fingerprint()
         assert texts(again, wanted) == texts(ours, wanted)
+
+
+def test_a_checkpoint_may_store_a_tied_head_of_its_own(opened, folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "model")
+    stored = load_file(tmp_path / "model" / "model.safetensors")
+    stored["lm_head.weight"] = stored["model.embed_tokens.weight"].clone()
+    save_file(stored, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
+    ours, oracle = opened("full", model=tmp_path / "model"), opened("full", "transformers", model=tmp_path / "model")
+    for step in STEPS:
+        ours.step(*step)
+        oracle.step(*step)
+    written = alike(ours, oracle)
+    ours.export(tmp_path / "out")
+    again = opened("full", "transformers", model=tmp_path / "out")
+    assert again.fingerprint() == ours.fingerprint() and texts(again, requests()) == written
 
 
 def test_replies_depend_on_the_seed_of_the_request_alone(opened):

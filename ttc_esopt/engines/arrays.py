@@ -108,7 +108,7 @@ def fingerprint(tensor: torch.Tensor, name: str, shard: Shard | None = None) -> 
         return 0
     name = _named(name, shard)
     if tensor.device.type == "cuda" and _on_device() is not torch_noise and tensor.element_size() in (2, 4):
-        return _on_device().fingerprint(tensor, name, **_where(shard))
+        return _on_device().fingerprint(tensor.contiguous(), name, **_where(shard))
     return noise.tensor_fingerprint(_patterns(tensor), name, **_where(shard))
 
 

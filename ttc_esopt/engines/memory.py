@@ -53,6 +53,8 @@ class MemoryPlan:
         What `auto` chose by; empty where the user chose, or there is nothing to choose.
     host_free, host_total : int
         Of the host.
+    share : int
+        Devices that share the model: all numbers but the host's are of one.
     """
 
     weights: int
@@ -67,6 +69,7 @@ class MemoryPlan:
     why: str = ""
     host_free: int = 0
     host_total: int = 0
+    share: int = 1
 
     @property
     def apart(self) -> bool:
@@ -86,7 +89,7 @@ class MemoryPlan:
     @property
     def beside(self) -> int:
         """On the host, where that is not the device."""
-        return self.base + self.delta if self.apart else 0
+        return (self.base + self.delta) * self.share if self.apart else 0
 
     def text(self) -> str:
         """For people."""
@@ -98,8 +101,9 @@ class MemoryPlan:
             f"{_gib(self.total)} are free"
         )
         if self.apart:
+            each = f" for each of {self.share} cards" if self.share > 1 else ""
             text += (
-                f"; in {HOST}: {_gib(self.beside)} GiB ({_listed(moved)}); {_gib(self.host_free)} of "
+                f"; in {HOST}: {_gib(self.beside)} GiB ({_listed(moved)}{each}); {_gib(self.host_free)} of "
                 f"{_gib(self.host_total)} are free"
             )
         if self.delta_at == "replay" and self.base:
@@ -184,8 +188,10 @@ def memory_plan(settings: Settings, dtype: str = "auto") -> MemoryPlan | None:
         host_free=host_free, host_total=host_total,
     )  # fmt: skip
     if resolved(s.engine, s.device) == "vllm":
-        share = s.tensor_parallel
-        plan = replace(plan, weights=plan.weights // share, base=plan.base // share, delta=plan.delta // share)
+        share = s.tensor_parallel if device.type == "cuda" else 1
+        plan = replace(
+            plan, weights=plan.weights // share, base=plan.base // share, delta=plan.delta // share, share=share
+        )  # fmt: skip
         return placed(plan, s.delta, greedy=True)
     return placed(plan, s.delta)
 

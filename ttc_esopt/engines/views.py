@@ -28,6 +28,7 @@ from ttc_esopt.errors import EngineError
 from ttc_esopt.es.shard import Shard
 
 Shapes = Mapping[str, tuple[int, ...]]
+Owned = tuple[torch.Tensor, nn.Module, bool]
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,15 @@ class Piece:
         Whether it is the weight of a linear layer of the body, which low-rank noise moves.
     module : str
         The layer, by the engine's name with the fused part's own one ("...self_attn.q_proj").
+    adapts : bool
+        Whether the layer takes adapters.
     """
 
     tensor: torch.Tensor
     shard: Shard
     linear: bool
     module: str
+    adapts: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,10 +74,13 @@ class Views:
         A tensor of which several blocks are held has a piece for each, under its name and a number (`Shard.name`).
     unused : list of str
         Tensors of the checkpoint that the model holds no copy of, for instance unused prediction heads.
+    tied : list of str
+        Tensors of the checkpoint that are another one in the model, whose name the piece has.
     """
 
     pieces: dict[str, Piece] = field(default_factory=dict)
     unused: list[str] = field(default_factory=list)
+    tied: list[str] = field(default_factory=list)
 
 
 def views_of(model: nn.Module, checkpoint: Shapes, rank: int = 0) -> Views:
@@ -99,18 +106,20 @@ def views_of(model: nn.Module, checkpoint: Shapes, rank: int = 0) -> Views:
     covered: dict[int, int] = {}
     taken: set[int] = set()
     sizes: dict[int, tuple[str, int]] = {}
-    for name, shape in sorted(checkpoint.items()):
-        place = _locate(model, owners, packed, name)
+    places = {name: _locate(model, owners, packed, name) for name in sorted(checkpoint)}
+    found.unused = [name for name, place in places.items() if place is None]
+    order = {key: i for i, key in enumerate(owners)}  # of tied tensors the model's first one gives the name
+    for name, place in sorted(places.items(), key=lambda one: order[one[1][0]] if one[1] else -1):
         if place is None:
-            found.unused.append(name)
             continue
         key, part, module_name = place
-        parameter, owner = owners[key]
+        parameter, owner, adapts = owners[key]
+        shape = checkpoint[name]
         if parameter.numel() == 0:
             raise EngineError(f"The parameter {key} holds no values (packed or offloaded): {name} cannot be perturbed.")
         whole = parameter.data_ptr()
         if part is None and whole in taken:
-            found.unused.append(name)  # tied: one tensor, under its first name
+            found.tied.append(name)
             continue
         taken.add(whole)
         blocks = _blocks(owner, rank, key, parameter, part, name, tuple(shape))
@@ -119,7 +128,9 @@ def views_of(model: nn.Module, checkpoint: Shapes, rank: int = 0) -> Views:
         for i, (local, shard) in enumerate(blocks):
             if len(blocks) > 1:
                 shard = replace(shard, name=name)
-            found.pieces[f"{name}#{i}" if shard.name else name] = Piece(local, shard, linear, module_name)
+            found.pieces[f"{name}#{i}" if shard.name else name] = Piece(
+                local, shard, linear, module_name, adapts
+            )  # fmt: skip
             covered[whole] = covered.get(whole, 0) + local.numel()
         sizes[whole] = key, parameter.numel() - _padding(owner, parameter)
     _check_covered(owners, covered, sizes)
@@ -190,16 +201,17 @@ def _same(piece: Piece, source: Any, rows: int) -> bool:
 # how the parts find each other
 
 
-def _owners(model: nn.Module) -> dict[str, tuple[torch.Tensor, nn.Module]]:
-    """Parameters by name, without the `.base_layer` of adapters, and the modules that they belong to."""
-    owners: dict[str, tuple[torch.Tensor, nn.Module]] = {}
+def _owners(model: nn.Module) -> dict[str, Owned]:
+    """Parameters by name, without the `.base_layer` of adapters; their modules; whether these take adapters."""
+    owners: dict[str, Owned] = {}
     for prefix, module in model.named_modules():
         tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
         for name, tensor in tensors:
             if "lora_a_stacked" in name or "lora_b_stacked" in name or tensor is None:
                 continue
             key = f"{prefix}.{name}".replace(".base_layer.", ".").removeprefix(".")
-            owners[key] = tensor.data if isinstance(tensor, nn.Parameter) else tensor, module
+            adapts = ".base_layer." in f"{prefix}.{name}"
+            owners[key] = tensor.data if isinstance(tensor, nn.Parameter) else tensor, module, adapts
     return owners
 
 
@@ -333,7 +345,7 @@ def _padding(owner: nn.Module, parameter: torch.Tensor) -> int:
 
 
 def _check_covered(
-    owners: Mapping[str, tuple[torch.Tensor, nn.Module]],
+    owners: Mapping[str, Owned],
     covered: Mapping[int, int],
     sizes: Mapping[int, tuple[str, int]],
 ) -> None:
@@ -342,7 +354,7 @@ def _check_covered(
             raise EngineError(
                 f"The checkpoint covers {covered[pointer]} of {size} values of {key}: noise would reach a part only."
             )
-    for key, (tensor, _) in owners.items():
-        weight = tensor.is_floating_point() and tensor.numel() > 0 and key.endswith((".weight", ".bias"))
+    for key, (tensor, _, _) in owners.items():
+        weight = tensor.is_floating_point() and tensor.numel() > 0 and key.endswith(("weight", "bias"))
         if weight and tensor.data_ptr() not in covered:
             raise EngineError(f"No tensor of the checkpoint was found for the parameter {key}.")

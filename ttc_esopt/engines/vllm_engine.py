@@ -104,6 +104,8 @@ class VllmEngine:
             most = (given | further)["max_model_len"]
             given |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(CONTEXT, most)}
             given |= {"enforce_eager": True, "kv_cache_memory_bytes": CACHE_ON_CPU}
+        if noise.kind == "lowrank" and self.device == "cuda" and self.dtype == "float32":
+            raise ConfigurationError("vLLM's adapters on CUDA have 16 bits: --dtype bfloat16, or --noise full.")
         if noise.kind == "lowrank":
             slots = batch_size + 1  # one for the adapter of zeros
             rank = next(rank for rank in RANKS if rank >= noise.rank)
@@ -119,10 +121,12 @@ class VllmEngine:
         self._began: str | None = None
         self._version = 0
         self._numbers, self._adapters = itertools.count(1), {}
-        ranks = self._call("es_attach", str(self.folder), str(noise), scope, rounding, self.delta)
+        try:
+            ranks = self._call("es_attach", str(self.folder), str(noise), scope, rounding, self.delta)
+        except BaseException:
+            self.close()
+            raise
         self._facts = ranks[0] | {key: sum(rank[key] for rank in ranks) for key in ("parameters", "moving_parameters")}
-        if noise.kind == "lowrank" and not self._facts["adapters"]:
-            raise EngineError(f"vLLM has no adapters for {model}: low-rank directions need them (--noise full).")
         self._new_version()
 
     # -- writing -----------------------------------------------------------------------------------------------------
@@ -227,7 +231,7 @@ class VllmEngine:
 
         salt = self._salt(nudge)
         if salt not in self._adapters:
-            told = "base" if nudge is None else f"{nudge[0]}:{nudge[1].hex()}"
+            told = salt.partition(":")[2]
             self._adapters[salt] = LoRARequest(f"es:{salt}", next(self._numbers), f"es:{told}")
         return self._adapters[salt]
 
@@ -248,7 +252,12 @@ class VllmEngine:
         """One result of each rank. Nothing is called while requests run: they would see weights change."""
         if self._core.has_unfinished_requests():
             raise EngineError(f"Expected no running request before {method}.")
-        return self._llm.collective_rpc(method, args=args)
+        try:
+            return self._llm.collective_rpc(method, args=args)
+        except TtcEsoptError:
+            raise
+        except Exception as error:  # of a worker in a process of its own
+            raise EngineError(f"vLLM's worker failed in {method}: {said(error)}") from error
 
     # -- weights -----------------------------------------------------------------------------------------------------
 
@@ -289,7 +298,7 @@ class VllmEngine:
         from ttc_esopt.engines.vllm_export import export
 
         with self._saved() as files:
-            export(files, self.folder, folder, shard_size)
+            export(files, self.folder, folder, self._facts["tied"], shard_size)
 
     @contextlib.contextmanager
     def _saved(self) -> Iterator[list[Path]]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import torch
 
+from ttc_esopt.engines.base import expect_size
 from ttc_esopt.engines.views import files
-
-SHARD = "5GB"
 
 
 def gathered(blocks: list[Path]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -40,17 +39,21 @@ def gathered(blocks: list[Path]) -> Iterator[tuple[str, torch.Tensor]]:
         yield name, whole
 
 
-def export(blocks: list[Path], source: Path, folder: Path, shard_size: str) -> None:
-    """Write the tensors of `blocks`, and all else that the source folder holds, as a Hugging Face folder."""
+def export(blocks: list[Path], source: Path, folder: Path, tied: Collection[str], shard_size: str) -> None:
+    """Write the tensors of `blocks`, and all else that the source folder holds, as a Hugging Face folder.
+
+    The source's copies of `tied` tensors are left out: they are those of another name.
+    """
     from huggingface_hub import save_torch_state_dict
     from safetensors import safe_open
 
     folder.mkdir(parents=True, exist_ok=True)
     tensors = dict(gathered(blocks))
-    for file in files(source):  # what the engine holds no copy of: unused heads, tied tensors
+    for file in files(source):  # what the engine holds no copy of, for instance unused heads
         with safe_open(file, framework="pt") as stored:
-            tensors |= {name: stored.get_tensor(name) for name in stored.keys() if name not in tensors}  # noqa: SIM118
-    save_torch_state_dict(tensors, folder, max_shard_size=shard_size, metadata={"format": "pt"})
+            missing = set(stored.keys()) - set(tensors) - set(tied)
+            tensors |= {name: stored.get_tensor(name) for name in missing}
+    save_torch_state_dict(tensors, folder, max_shard_size=expect_size(shard_size), metadata={"format": "pt"})
     for file in source.iterdir():
         weights = file.suffix in (".safetensors", ".bin", ".pt", ".gguf") or file.name.endswith(".index.json")
         if file.is_file() and not weights:

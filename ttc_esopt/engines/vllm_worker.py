@@ -72,6 +72,13 @@ class EsWorker:
         self.es_pieces = views.pieces
         self.es_noise, self.es_rounding, self.es_placement = NoiseKind.parse(kind), rounding, placement
         self.es_weights = self.es_made(self.es_noise, resolve_scope(self.es_noise, scope))
+        if self.es_noise.kind == "lowrank":
+            for name in self.es_weights.names:
+                if not views.pieces[name].adapts:
+                    raise EngineError(
+                        f"vLLM gives the layer {views.pieces[name].module} no adapter: a direction would miss it, and "
+                        "a step would move it (--noise full)."
+                    )
         manager = getattr(getattr(self, "model_runner", None), "lora_manager", None)
         if manager is not None:
             if not hasattr(manager, "_load_adapter"):
@@ -84,7 +91,7 @@ class EsWorker:
             "parameters": sum(piece.shard.size for _, piece in counted),
             "moving_parameters": sum(piece.shard.size for name, piece in counted if name in moving),
             "unused": views.unused,
-            "adapters": manager is not None,
+            "tied": views.tied,
         }
 
     def es_made(self, kind: NoiseKind, scope: str) -> Weights:
@@ -164,7 +171,9 @@ class EsWorker:
             key: json.dumps([s.name or key, s.row, s.rows, s.column, s.columns, list(s.shape)])
             for key, s in ((key, piece.shard) for key, piece in held.items())
         }
-        blocks = {n: p.tensor.detach().reshape(p.shard.rows, p.shard.columns).cpu().clone() for n, p in held.items()}
+        blocks = {n: p.tensor.detach().reshape(p.shard.rows, p.shard.columns) for n, p in held.items()}
+        # parts of a fused layer share storage, which the format does not allow
+        blocks = {n: block.cpu() if block.is_cuda else block.clone() for n, block in blocks.items()}
         save_file(blocks, Path(folder) / f"rank{self.es_rank}.safetensors", metadata=places)
 
     def es_peak(self) -> dict[str, float]:
