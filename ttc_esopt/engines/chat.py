@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from jinja2.exceptions import TemplateError
@@ -55,7 +56,12 @@ def _without_system(messages: Messages) -> Messages:
 
 def end_tokens(model: Any, tokenizer: Any) -> set[int]:
     """Every token that ends a reply by the word of the generation settings, the configuration or the tokenizer."""
-    ends: set[int] = set()
-    for value in (model.generation_config.eos_token_id, model.config.eos_token_id, tokenizer.eos_token_id):
-        ends.update(value if isinstance(value, (list, tuple)) else [] if value is None else [value])
-    return ends
+    return token_set(model.generation_config.eos_token_id, model.config.eos_token_id, tokenizer.eos_token_id)
+
+
+def token_set(*values: int | Sequence[int] | None) -> set[int]:
+    """The tokens of settings that name one, several or none."""
+    tokens: set[int] = set()
+    for value in values:
+        tokens.update(value if isinstance(value, (list, tuple)) else [] if value is None else [value])
+    return tokens

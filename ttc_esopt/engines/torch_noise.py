@@ -24,12 +24,12 @@ CHUNK = 1 << 22  # values at a time: bounds the int64 scratch memory
 SMALLEST_NORMAL = 2.0**-14  # of float16
 
 
-def _signed(x: int) -> int:
+def as_int64(x: int) -> int:
     """The int64 with the bits of an unsigned 64-bit integer."""
     return x - (1 << 64) if x >= 1 << 63 else x
 
 
-GOLDEN, MIX_1, MIX_2 = (_signed(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+GOLDEN, MIX_1, MIX_2 = (as_int64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 @lru_cache(maxsize=16)
@@ -50,7 +50,7 @@ def _mix(x: torch.Tensor) -> torch.Tensor:
 
 def _indices(key: int, part: slice, start: int, columns: int, stride: int, device: torch.device) -> torch.Tensor:
     """The 16-bit indices of elements part.start .. part.stop - 1, int64."""
-    key = _signed(key)
+    key = as_int64(key)
     if columns in (0, stride):
         first, last = (start + part.start) >> 2, (start + part.stop - 1) >> 2
         counter = torch.arange(first + 1, last + 2, dtype=torch.int64, device=device) * GOLDEN

@@ -19,6 +19,7 @@ import torch
 import triton
 import triton.language as tl
 
+from ttc_esopt.engines.torch_noise import as_int64, table
 from ttc_esopt.es import noise
 
 QUADS = 256  # words of a program: 1,024 values
@@ -151,11 +152,6 @@ def _fingerprint(bits, sums, key, dither, start, columns, stride, NARROW: tl.con
     tl.store(sums + tl.program_id(0), tl.sum(tl.sum(mixed, 1), 0))
 
 
-def _signed(x: int) -> int:
-    """The int64 with the bits of an unsigned 64-bit integer: Triton then has one type for all keys."""
-    return x - (1 << 64) if x >= 1 << 63 else x
-
-
 def _run(kernel: Any, programs: int, tensor: torch.Tensor, *given: Any, **constants: Any) -> None:
     with torch.cuda.device_of(tensor):
         kernel[(programs,)](*given, **constants, enable_fp_fusion=False)
@@ -165,12 +161,6 @@ def _rows(size: int, columns: int, stride: int) -> tuple[int, int, int]:
     """(programs, columns, stride) of a pass over `size` elements."""
     columns, stride = columns or size, stride or size
     return size // columns * triton.cdiv(columns + 3, 4 * QUADS), columns, stride
-
-
-def _table(values: str, device: torch.device) -> torch.Tensor:
-    from ttc_esopt.engines.torch_noise import table
-
-    return table(values, device)
 
 
 def _raw(tensor: torch.Tensor) -> torch.Tensor:
@@ -228,8 +218,8 @@ def _write(
     programs, columns, stride = _rows(out.numel(), columns, stride)
     moved = out if delta is None else delta.view(-1)  # something to point at
     _run(
-        _perturb, programs, out, _table(values, out.device), _raw(base), moved, _raw(out),
-        _signed(noise.tensor_key(direction, name)), _signed(noise.dither_key(name)), factor, start, columns, stride,
+        _perturb, programs, out, table(values, out.device), _raw(base), moved, _raw(out),
+        as_int64(noise.tensor_key(direction, name)), as_int64(noise.dither_key(name)), factor, start, columns, stride,
         MOVED=delta is not None, NUDGED=nudge is not None, SIGNS=values == "rademacher",
         STOCHASTIC=rounding == "stochastic", FORMAT=FORMATS[out.dtype], QUADS=QUADS,
     )  # fmt: skip
@@ -251,11 +241,11 @@ def accumulate(
         return
     device, delta = delta.device, delta.view(-1)
     scales = [noise.signed(one, c) for one, c in zip(directions, coefficients, strict=True)]
-    keys = torch.tensor([_signed(noise.tensor_key(one, name)) for one in directions], dtype=torch.int64, device=device)
+    keys = torch.tensor([as_int64(noise.tensor_key(one, name)) for one in directions], dtype=torch.int64, device=device)
     factors = torch.from_numpy(np.array(scales, np.float32)).to(device)
     programs, columns, stride = _rows(delta.numel(), columns, stride)
     _run(
-        _accumulate, programs, delta, _table(values, device), delta, keys, factors, len(scales), start, columns,
+        _accumulate, programs, delta, table(values, device), delta, keys, factors, len(scales), start, columns,
         stride, SIGNS=values == "rademacher", QUADS=QUADS,
     )  # fmt: skip
 
@@ -294,7 +284,7 @@ def fingerprint(tensor: torch.Tensor, name: str, start: int = 0, *, columns: int
     programs, columns, stride = _rows(bits.numel(), columns, stride)
     sums = torch.empty(programs, dtype=torch.int64, device=bits.device)
     _run(
-        _fingerprint, programs, bits, bits, sums, _signed(noise.tensor_key(0, name)), 0, start, columns, stride,
+        _fingerprint, programs, bits, bits, sums, as_int64(noise.tensor_key(0, name)), 0, start, columns, stride,
         NARROW=narrow, QUADS=QUADS,
     )  # fmt: skip
     return int(sums.sum()) & noise.MASK

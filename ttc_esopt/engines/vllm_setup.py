@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ttc_esopt import models
+from ttc_esopt.engines.chat import token_set
 from ttc_esopt.errors import ConfigurationError, EngineError
 
 CONTEXT = 8192  # tokens of prompt and reply, where the model allows more
@@ -82,14 +83,9 @@ def context_of(folder: Path) -> int:
 
 def ends_of(folder: Path, tokenizer: Any) -> set[int]:
     """End tokens by generation settings, configuration and tokenizer."""
-    ends: set[int] = set()
-    values = [tokenizer.eos_token_id]
-    for name in ("generation_config.json", "config.json"):
-        if (folder / name).exists():
-            values.append(json.loads((folder / name).read_text()).get("eos_token_id"))
-    for value in values:
-        ends.update(value if isinstance(value, list) else [] if value is None else [value])
-    return ends
+    told = [folder / name for name in ("generation_config.json", "config.json")]
+    values = [json.loads(file.read_text()).get("eos_token_id") for file in told if file.exists()]
+    return token_set(tokenizer.eos_token_id, *values)
 
 
 def final_only() -> Any:
