@@ -13,12 +13,23 @@ from transformers import (
     Gemma3TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
-from worker_modules import MergedColumnParallelLinear, QKVParallelLinear, VocabParallelEmbedding, worker_model
+from transformers.core_model_loading import revert_weight_conversion
+from worker_modules import (
+    ColumnParallelLinear,
+    MergedColumnParallelLinear,
+    QKVParallelLinear,
+    VocabParallelEmbedding,
+    worker_model,
+)
 
 from ttc_esopt.engines.views import compare, header, views_of
 from ttc_esopt.engines.weights import Weights
@@ -29,10 +40,14 @@ SHAPE = {
     "vocab_size": 99, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": 0,
 }  # fmt: skip
+EXPERTS = {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
 MODELS = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=False)),
     "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE, tie_word_embeddings=True)),  # biases on q, k and v
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE, tie_word_embeddings=True)),  # norms of heads
+    "mixtral": lambda: MixtralForCausalLM(MixtralConfig(**SHAPE | {"num_local_experts": 3, "intermediate_size": 16})),
+    # experts beside a shared one
+    "qwen2 moe": lambda: Qwen2MoeForCausalLM(Qwen2MoeConfig(**SHAPE | EXPERTS, shared_expert_intermediate_size=16)),
     "gemma3": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**SHAPE, tie_word_embeddings=True)),  # four norms a layer
 }
 KINDS = ["full", "lowrank:1", "lowrank:2"]
@@ -44,11 +59,12 @@ def whole(name, dtype=torch.float32):
 
 
 def checkpoint(model):
+    """Its tensors as `save_pretrained` writes them."""
     kept = {}
     for name, tensor in model.state_dict().items():
         if not any(tensor.data_ptr() == other.data_ptr() for other in kept.values()):
             kept[name] = tensor
-    return kept
+    return revert_weight_conversion(model, kept)
 
 
 def weights_of(views, kind, scope):
@@ -200,12 +216,47 @@ def test_a_tied_tensor_has_the_name_of_the_models_first_one_whatever_the_checkpo
     assert weights_of(views, full, "all").fingerprint() == Weights.of(whole("qwen3"), full, "all").fingerprint()
 
 
-def test_a_stack_of_experts_is_refused_by_name():
-    shapes, model = shapes_and_model()
-    model.experts = nn.Module()
-    model.experts.w13_weight = nn.Parameter(torch.zeros(4, 6, 3), requires_grad=False)
-    with pytest.raises(EngineError, match="for the parameter experts.w13_weight"):
-        views_of(model, shapes | {"experts.0.gate_proj.weight": (3, 3)})
+@pytest.mark.parametrize("degree", [2, 4])
+def test_the_convolution_of_a_gated_delta_net_is_cut_by_its_parts(degree):
+    whole = torch.randn(32, 1, 4)
+    unsharded = Weights({"mixer.conv1d.weight": whole.clone()}, ["mixer.conv1d.weight"], NoiseKind.parse("full"), "all")
+    unsharded.step([3], [0.5])
+    parts = []
+    for rank in range(degree):
+        model = nn.Module()
+        model.add_module("mixer", nn.Module())
+        model.mixer.key_dim, model.mixer.value_dim = 8, 16
+        layer = ColumnParallelLinear(rank, degree)
+        layer.hold(weight=torch.cat([part.chunk(degree)[rank] for part in whole.split([8, 8, 16])]))
+        layer.output_partition_sizes = [32 // degree]
+        model.mixer.add_module("conv1d", layer)
+        parts.append(weights_of(views_of(model, {"mixer.conv1d.weight": (32, 1, 4)}, rank), unsharded.kind, "all"))
+        parts[-1].step([3], [0.5])
+    assert sum(int(part.fingerprint(), 16) for part in parts) & (1 << 64) - 1 == int(unsharded.fingerprint(), 16)
+
+
+@pytest.mark.parametrize("degree", [1, 2, 4])
+def test_weights_that_a_checkpoint_has_the_other_way_round(degree):
+    """As GPT-2's are: the one that is not square says so for all."""
+    tensors = {"up.weight": torch.randn(12, 16), "same.weight": torch.randn(16, 16)}
+    unsharded = Weights({n: t.clone() for n, t in tensors.items()}, list(tensors), NoiseKind.parse("full"), "all")
+    unsharded.step([3], [0.5])
+    total = 0
+    for rank in range(degree):
+        model = nn.Module()
+        for name, tensor in tensors.items():
+            layer = ColumnParallelLinear(rank, degree)
+            layer.input_size, layer.output_size = tensor.shape
+            layer.hold(weight=tensor.T.chunk(degree)[rank].contiguous())
+            layer.output_partition_sizes = [16 // degree]
+            model.add_module(name.removesuffix(".weight"), layer)
+        views = views_of(model, {name: tuple(tensor.shape) for name, tensor in tensors.items()}, rank)
+        assert not any(piece.linear for piece in views.pieces.values())  # nor are they to transformers
+        part = weights_of(views, unsharded.kind, "all")
+        part.step([3], [0.5])
+        total += int(part.fingerprint(), 16)
+        assert torch.equal(model.up.weight, unsharded.live["up.weight"].T.chunk(degree)[rank])
+    assert total & (1 << 64) - 1 == int(unsharded.fingerprint(), 16)
 
 
 def test_tensors_that_the_model_does_not_hold_are_listed():

@@ -3,6 +3,7 @@
 Class names and attributes are those that `ttc_esopt.engines.views` looks at; nothing can be computed with them.
 """
 
+import re
 from types import SimpleNamespace
 
 import torch
@@ -23,6 +24,10 @@ class LinearBase(nn.Module):
 
 
 class ColumnParallelLinear(LinearBase):
+    pass
+
+
+class ReplicatedLinear(LinearBase):
     pass
 
 
@@ -52,6 +57,34 @@ class VocabParallelEmbedding(nn.Module):
         self.weight = nn.Parameter(held, requires_grad=False)
 
 
+class RoutedExperts(nn.Module):
+    """Gate and up of all experts under each other, and down; with `pad` values of padding in the intermediate size.
+
+    `gates`, `ups` (experts, I, H) and `downs` (experts, H, I) are those of the checkpoint.
+    """
+
+    def __init__(self, gates, ups, downs, rank, degree, pad=0, transposed=False):
+        super().__init__()
+        experts, whole, hidden = gates.shape
+        inner = whole // degree
+        part = slice(rank * inner, (rank + 1) * inner)
+        w13 = torch.zeros(experts, 2, inner + pad, hidden, dtype=gates.dtype)
+        w13[:, 0, :inner], w13[:, 1, :inner] = gates[:, part], ups[:, part]
+        w2 = torch.zeros(experts, hidden, inner + pad, dtype=gates.dtype)
+        w2[:, :, :inner] = downs[:, :, part]
+        self.w13_weight = nn.Parameter(w13.flatten(1, 2), requires_grad=False)
+        self.w2_weight = nn.Parameter(w2, requires_grad=False)
+        self.global_num_experts, self.is_fused_checkpoint_transposed = experts, transposed
+        self.moe_config = SimpleNamespace(
+            hidden_dim_unpadded=hidden, intermediate_size_per_partition_unpadded=inner, tp_rank=rank, tp_size=degree,
+            num_logical_experts=experts,
+        )  # fmt: skip
+
+
+EXPERT = re.compile(r"(.+\.experts)\.(\d+)\.(w1|w2|w3|gate_proj|up_proj|down_proj)\.weight")
+WORDS = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+
+
 class Plain(nn.Module):
     def __init__(self, tensors):
         super().__init__()
@@ -71,7 +104,12 @@ def worker_model(tensors, heads, kv_heads, degree, rank):
     root = nn.Module()
     root.packed_modules_mapping = FUSED
     layers: dict[str, dict[str, torch.Tensor]] = {}
+    stacks: dict[str, dict[str, dict[int, torch.Tensor]]] = {}
     for name, tensor in tensors.items():
+        if told := EXPERT.fullmatch(name):
+            stack, number, word = told.groups()
+            stacks.setdefault(stack, {}).setdefault(WORDS.get(word, word), {})[int(number)] = tensor
+            continue
         layer, _, leaf = name.rpartition(".")
         layers.setdefault(layer, {})[leaf] = tensor
     for layer, held in layers.items():
@@ -89,8 +127,16 @@ def worker_model(tensors, heads, kv_heads, degree, rank):
             _put(root, layer, module)
         elif last in ("embed_tokens", "lm_head"):
             _put(root, layer, VocabParallelEmbedding(held["weight"], rank, degree))
+        elif last in ("gate", "shared_expert_gate"):
+            module = ReplicatedLinear(rank, degree)
+            module.hold(**held)
+            module.output_partition_sizes = [held["weight"].shape[0]]
+            _put(root, layer, module)
         else:
             _put(root, layer, Plain(held))
+    for stack, parts in stacks.items():
+        gates, ups, downs = (torch.stack([parts[w][i] for i in sorted(parts[w])]) for w in ("w1", "w3", "w2"))
+        _put(root, f"{stack}.routed_experts", RoutedExperts(gates, ups, downs, rank, degree, pad=rank))
     return root
 
 

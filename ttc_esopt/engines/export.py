@@ -7,10 +7,12 @@ language model). They are copied from the source, so that what read the source c
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -72,15 +74,20 @@ def write(
 ) -> None:  # fmt: skip
     """Write model (in its dtype) and tokenizer; of `source`, the tensors `left_out` and the small files as they are."""
     model.save_pretrained(folder, max_shard_size=expect_size(shard_size))
-    tokenizer.save_pretrained(folder)
+    write_beside(tokenizer, source, folder)
     if source is None:
         return
-    for name in BESIDE:
-        if (source / name).is_file() and not (folder / name).exists():
-            shutil.copyfile(source / name, folder / name)
     extra = [name for name in left_out if name not in stored_names(folder)]
     if extra:
         _append(folder, source, extra, expect_size(shard_size))
+
+
+def write_beside(tokenizer: object, source: Path | None, folder: Path) -> None:
+    """Write the tokenizer, and the small files that neither it nor a model writes as they are in `source`."""
+    tokenizer.save_pretrained(folder)
+    for name in BESIDE if source is not None else ():
+        if (source / name).is_file() and not (folder / name).exists():
+            shutil.copyfile(source / name, folder / name)
 
 
 def _append(folder: Path, source: Path, names: Collection[str], most: int) -> None:
@@ -108,8 +115,7 @@ def _append(folder: Path, source: Path, names: Collection[str], most: int) -> No
     for file in sorted(set(weight_map.values())):
         with safe_open(folder / file, framework="pt") as stored:
             for name in stored.keys():  # noqa: SIM118
-                piece = stored.get_slice(name)
-                total += _sizeof(piece.get_dtype()) * max(1, _product(piece.get_shape()))
+                total += bytes_of(stored.get_slice(name))
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
     (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n")
 
@@ -136,12 +142,7 @@ def _tensor(file: Path, name: str) -> torch.Tensor:
     return torch.load(file, map_location="cpu", weights_only=True, mmap=True)[name].contiguous()
 
 
-def _sizeof(dtype: str) -> int:
-    return max(1, int(re.search(r"\d+", dtype)[0]) // 8) if re.search(r"\d", dtype) else 1
-
-
-def _product(shape: list[int]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
+def bytes_of(stored: Any) -> int:
+    """Size of a tensor that `safe_open(...).get_slice` gives."""
+    bits = re.search(r"\d+", stored.get_dtype())
+    return math.prod(stored.get_shape()) * (max(1, int(bits[0]) // 8) if bits else 1)

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from ttc_esopt.engines.adapters import Adapters, Grown, Lora, is_packed, lora_rank
+from ttc_esopt.engines.names import stored_name
 from ttc_esopt.errors import ConfigurationError, EngineError
 from ttc_esopt.es.noise import NoiseKind
 
@@ -29,21 +30,37 @@ def resolve_scope(kind: NoiseKind, scope: str) -> str:
 
 
 def linear_modules(model: nn.Module) -> dict[str, nn.Linear]:
-    """The linear layers of the body by weight name: neither the output head nor a layer tied to the embedding."""
+    """The linear layers of the body by weight name.
+
+    Neither the output head, nor a layer tied to the embedding, nor the router of a stack of experts: releases differ in
+    whether that is a linear layer.
+    """
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     shared = {id(module.weight) for module in (head, embedding) if hasattr(module, "weight")}
     return {
-        f"{name}.weight": module
+        stored_name(model, f"{name}.weight"): module
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and module is not head and id(module.weight) not in shared
+        if isinstance(module, nn.Linear)
+        and module is not head
+        and id(module.weight) not in shared
+        and not _is_router(model, name, module)
     }
+
+
+def _is_router(model: nn.Module, name: str, module: nn.Linear) -> bool:
+    """Whether a layer chooses among the experts beside it, of which there is a stack."""
+    stack = getattr(model.get_submodule(name.rpartition(".")[0]), "experts", None)
+    held = stack.parameters(recurse=False) if isinstance(stack, nn.Module) else ()
+    return any(tensor.dim() == 3 and tensor.shape[0] == module.out_features for tensor in held)
 
 
 def packed_modules(model: nn.Module) -> dict[str, nn.Module]:
     """Linear layers of the body whose weights are quantized or packed, by the name of the weight."""
     head = model.get_output_embeddings()
     return {
-        f"{name}.weight": module for name, module in model.named_modules() if module is not head and is_packed(module)
+        stored_name(model, f"{name}.weight"): module
+        for name, module in model.named_modules()
+        if module is not head and is_packed(module)
     }
 
 

@@ -31,7 +31,7 @@ from ttc_esopt.engines.divergence import divergences
 from ttc_esopt.engines.export import stored_names, unloaded, write
 from ttc_esopt.engines.lowrank import LoraForward, LowRankForward, Nudge, RowFactors
 from ttc_esopt.engines.measures import drift, measured
-from ttc_esopt.engines.place import default_threads, delta_place, device_of
+from ttc_esopt.engines.place import default_threads, delta_place, device_of, fit_beside
 from ttc_esopt.engines.sampling import choose, stream_key, uniforms
 from ttc_esopt.engines.scopes import adapters_of, linear_modules, packed_modules, resolve_scope
 from ttc_esopt.engines.texts import Texts
@@ -91,7 +91,7 @@ class TransformersEngine:
         self._left_out = unloaded(self.model, stored_names(self.source), unexpected) if self.source else []
         self.dtype, self.rounding = dtype, rounding
         self.adapters = adapters_of(self.model, noise, scope, DTYPES[dtype])
-        self.delta = delta_place(delta, self.device, self.model)
+        self.delta, _ = delta_place(delta, self.device.type, lambda: fit_beside(self.model, self.device))
         self.weights = self._weights(noise, scope)
         named = linear_modules(self.model) | packed_modules(self.model)
         moving = {*self.weights.names, *self.weights.packed}

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from ttc_esopt.engines import experts
 from ttc_esopt.engines.export import weight_files
+from ttc_esopt.engines.locate import Part, locate, packed_layers, renamings
 from ttc_esopt.errors import EngineError
 from ttc_esopt.es.shard import Shard
 
@@ -38,7 +40,7 @@ class Piece:
     Attributes
     ----------
     tensor : torch.Tensor
-        A contiguous view of the parameter's storage: writing to it changes the model.
+        A view of the parameter's storage: writing to it changes the model. In order, its elements are the block's.
     shard : Shard
         Which block of the checkpoint tensor it is.
     linear : bool
@@ -54,14 +56,6 @@ class Piece:
     linear: bool
     module: str
     adapts: bool = False
-
-
-@dataclass(frozen=True)
-class Part:
-    """One of the checkpoint tensors that a parameter is fused of."""
-
-    index: int
-    of: int
 
 
 @dataclass
@@ -101,13 +95,16 @@ def views_of(model: nn.Module, checkpoint: Shapes, rank: int = 0) -> Views:
         A parameter is empty, holds other values than a checkpoint tensor, or is not covered; named in the message.
     """
     owners = _owners(model)
-    packed = _packed(model)
+    packed = packed_layers(model)
+    stacks = experts.stacks(model)
     found = Views()
     covered: dict[int, int] = {}
     taken: set[int] = set()
     sizes: dict[int, tuple[str, int]] = {}
-    places = {name: _locate(model, owners, packed, name) for name in sorted(checkpoint)}
+    rules = renamings(model)
+    places = {name: locate(rules, owners, packed, stacks, name) for name in sorted(checkpoint)}
     found.unused = [name for name, place in places.items() if place is None]
+    turned = any(_is_turned(owners[place[0]][1], checkpoint[name]) for name, place in places.items() if place)
     order = {key: i for i, key in enumerate(owners)}  # of tied tensors the model's first one gives the name
     for name, place in sorted(places.items(), key=lambda one: order[one[1][0]] if one[1] else -1):
         if place is None:
@@ -122,9 +119,13 @@ def views_of(model: nn.Module, checkpoint: Shapes, rank: int = 0) -> Views:
             found.tied.append(name)
             continue
         taken.add(whole)
-        blocks = _blocks(owner, rank, key, parameter, part, name, tuple(shape))
         linear = len(shape) == 2 and key.endswith(".weight") and _is(owner, "LinearBase", "Linear")
         linear = linear and not _is(owner, "VocabParallelEmbedding")
+        linear = linear and not experts.is_router(owners, stacks, module_name, shape[0])
+        if linear and turned:  # no linear layers to transformers either
+            blocks, linear = _turned(_blocks(owner, rank, key, parameter, part, name, (shape[1], shape[0]))), False
+        else:
+            blocks = _blocks(owner, rank, key, parameter, part, name, tuple(shape), _sections(model, key))
         for i, (local, shard) in enumerate(blocks):
             if len(blocks) > 1:
                 shard = replace(shard, name=name)
@@ -132,7 +133,7 @@ def views_of(model: nn.Module, checkpoint: Shapes, rank: int = 0) -> Views:
                 local, shard, linear, module_name, adapts
             )  # fmt: skip
             covered[whole] = covered.get(whole, 0) + local.numel()
-        sizes[whole] = key, parameter.numel() - _padding(owner, parameter)
+        sizes[whole] = key, parameter.numel() - _padding(owner, key, parameter)
     _check_covered(owners, covered, sizes)
     return found
 
@@ -189,10 +190,13 @@ def _same(piece: Piece, source: Any, rows: int) -> bool:
         return torch.equal(
             whole.reshape(-1)[shard.row : shard.row + shard.rows].to(piece.tensor.dtype), piece.tensor.reshape(-1).cpu()
         )
+    shape = source.get_shape()
+    per = shard.shape[0] // shape[0]  # a stack of matrices may be seen as one matrix
     local = piece.tensor.reshape(shard.rows, shard.columns)
     for row in sorted({round(i * (shard.rows - 1) / max(1, rows - 1)) for i in range(rows)}):
         at = shard.row + row
-        values = source[at : at + 1].reshape(-1)[shard.column : shard.column + shard.columns]
+        inside = source[at : at + 1] if per == 1 else source[at // per : at // per + 1, at % per : at % per + 1]
+        values = inside.reshape(-1)[shard.column : shard.column + shard.columns]
         if not torch.equal(values.to(piece.tensor.dtype), local[row].cpu()):
             return False
     return True
@@ -215,45 +219,6 @@ def _owners(model: nn.Module) -> dict[str, Owned]:
     return owners
 
 
-def _packed(model: nn.Module) -> dict[str, list[str]]:
-    """Fused layer name to the names of its parts, of the model and of models inside it."""
-    packed: dict[str, list[str]] = {}
-    for module in model.modules():
-        for fused, parts in (getattr(module, "packed_modules_mapping", None) or {}).items():
-            packed.setdefault(fused, list(parts))
-    return packed
-
-
-def _locate(
-    model: nn.Module, owners: Mapping[str, Any], packed: Mapping[str, Sequence[str]], name: str
-) -> tuple[str, Part | None, str] | None:
-    """(parameter, fused part or None, layer) of a checkpoint tensor; None if the model has none."""
-    for candidate in _renamed(model, name):
-        layer, _, leaf = candidate.rpartition(".")
-        if candidate in owners:
-            return candidate, None, layer
-        parent, _, last = layer.rpartition(".")
-        for fused, parts in packed.items():
-            if last in parts:
-                key = f"{parent}.{fused}.{leaf}".removeprefix(".")
-                if key in owners:
-                    return key, Part(list(parts).index(last), len(parts)), layer
-    return None
-
-
-def _renamed(model: nn.Module, name: str) -> Iterable[str]:
-    """The name as the engine's model may have it: as it is, and by the model's own renaming rules."""
-    yield name
-    mapper = getattr(model, "hf_to_vllm_mapper", None)
-    if mapper is None:
-        return
-    rename = mapper.get_rename_mapper() if hasattr(mapper, "get_rename_mapper") else mapper
-    mapped = getattr(rename, "map_name", None) or getattr(rename, "_map_name", None)
-    new = mapped(name) if mapped is not None else None
-    if new and new != name:
-        yield new
-
-
 # which block
 
 
@@ -262,9 +227,10 @@ def _blocks(
     process: int,
     key: str,
     parameter: torch.Tensor,
-    part: Part | None,
+    part: Part | experts.Slot | None,
     name: str,
     shape: tuple[int, ...],
+    sections: Sequence[int] = (),
 ) -> list[tuple[torch.Tensor, Shard]]:
     """The pieces of `parameter` that hold (a part of) the checkpoint tensor `name` of this shape."""
     rank, degree = getattr(owner, "tp_rank", 0), getattr(owner, "tp_size", 1)
@@ -281,6 +247,11 @@ def _blocks(
             raise unlike
         return parameter.narrow(0, offset, count), Shard(shape, first, count, 0, width, counted)
 
+    if isinstance(part, experts.Slot):
+        found = experts.blocks(owner, parameter, part, shape, process)
+        if not found:
+            raise unlike
+        return found
     if _is(owner, "VocabParallelEmbedding"):
         indices = owner.shard_indices
         if shape[0] != owner.org_vocab_size:
@@ -294,7 +265,8 @@ def _blocks(
         return [(parameter, Shard(shape, 0, height, rank * count, count))]
     if _is(owner, "ColumnParallelLinear", "ReplicatedLinear") and (degree > 1 or part is not None):
         degree = 1 if _is(owner, "ReplicatedLinear") else degree
-        sizes = list(owner.output_partition_sizes)
+        cut = degree > 1 and len(owner.output_partition_sizes) == 1 and sum(sections) == height
+        sizes = [size // degree for size in sections] if cut else list(owner.output_partition_sizes)
         copies = [1] + [getattr(owner, "num_kv_head_replicas", 1)] * (len(sizes) - 1)
         whole = [size * degree // share for size, share in zip(sizes, copies, strict=True)]
         chosen = _chosen(whole, part, height)
@@ -316,6 +288,29 @@ def _blocks(
     raise unlike
 
 
+def _sections(model: nn.Module, key: str) -> list[int]:
+    """Rows for queries, keys and values of the convolution in a gated delta-net, each of which is cut by itself."""
+    mixer, _, layer = key.rpartition(".")[0].rpartition(".")
+    if layer != "conv1d":
+        return []
+    sizes = [getattr(model.get_submodule(mixer), word, 0) for word in ("key_dim", "key_dim", "value_dim")]
+    return sizes if all(isinstance(size, int) and size > 0 for size in sizes) else []
+
+
+def _is_turned(owner: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Whether the checkpoint has a layer's weight with inputs first, as GPT-2 has; not known of square ones."""
+    sizes = getattr(owner, "input_size", None), getattr(owner, "output_size", None)
+    return tuple(shape) == sizes and sizes[0] != sizes[1] and _is(owner, "LinearBase")
+
+
+def _turned(blocks: list[tuple[torch.Tensor, Shard]]) -> list[tuple[torch.Tensor, Shard]]:
+    """Blocks of a matrix as blocks of its transpose."""
+    return [
+        (tensor.T, Shard(shard.shape[::-1], shard.column, shard.columns, shard.row, shard.rows, shard.counted))
+        for tensor, shard in blocks
+    ]
+
+
 def _chosen(whole: list[int], part: Part | None, height: int) -> list[int]:
     """Which layers of a fused parameter a checkpoint tensor of `height` rows consists of; none if that is not clear.
 
@@ -335,8 +330,10 @@ def _is(module: nn.Module, *names: str) -> bool:
     return any(base.__name__ in names for base in type(module).__mro__)
 
 
-def _padding(owner: nn.Module, parameter: torch.Tensor) -> int:
-    """Elements of a vocabulary that stand for no token."""
+def _padding(owner: nn.Module, key: str, parameter: torch.Tensor) -> int:
+    """Elements of a vocabulary that stand for no token, or of experts that stand for nothing."""
+    if experts.is_stack(owner):
+        return experts.padding(owner, key, parameter)
     if not _is(owner, "VocabParallelEmbedding"):
         return 0
     indices = owner.shard_indices
@@ -354,7 +351,8 @@ def _check_covered(
             raise EngineError(
                 f"The checkpoint covers {covered[pointer]} of {size} values of {key}: noise would reach a part only."
             )
-    for key, (tensor, _, _) in owners.items():
-        weight = tensor.is_floating_point() and tensor.numel() > 0 and key.endswith(("weight", "bias"))
+    for key, (tensor, owner, _) in owners.items():
+        parameter = isinstance(getattr(owner, key.rpartition(".")[2], None), nn.Parameter)
+        weight = tensor.is_floating_point() and tensor.numel() > 0 and (parameter or key.endswith(("weight", "bias")))
         if weight and tensor.data_ptr() not in covered:
             raise EngineError(f"No tensor of the checkpoint was found for the parameter {key}.")

@@ -14,27 +14,31 @@ from __future__ import annotations
 import contextlib
 import json
 import resource
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from ttc_esopt.engines.measures import sums
 from ttc_esopt.engines.scopes import refuse_derived, resolve_scope
 from ttc_esopt.engines.views import compare, header, views_of
+from ttc_esopt.engines.vllm_experts import keep_experts_live
 from ttc_esopt.engines.weights import Weights
+from ttc_esopt.engines.wide import narrowed, show
 from ttc_esopt.errors import EngineError
 from ttc_esopt.es import noise
 from ttc_esopt.es.noise import NoiseKind
 
 UNPERTURBED = "base"  # the adapter of zeros
+SAVED = 2 << 30  # bytes of a file of blocks
 
 Steps = Sequence[tuple[Sequence[int], Sequence[float]]]
 
 
 def keep_weights_live() -> None:
-    """Turn off the packing of linear weights on CPUs."""
+    """Turn off the packing of linear weights and of experts on CPUs."""
     from vllm.platforms import current_platform
 
     if not current_platform.is_cpu():
@@ -46,6 +50,7 @@ def keep_weights_live() -> None:
             "This release of vLLM packs CPU weights in a way that is not known: use --engine transformers."
         )
     ops._supports_onednn = False
+    keep_experts_live()
 
 
 with contextlib.suppress(ImportError):  # not inside vLLM: the functions below can be looked at all the same
@@ -66,10 +71,14 @@ class EsWorker:
         kind, scope, rounding, placement : see `ttc_esopt.engines.weights.Weights`
         """
         self.es_rank = _rank()
+        adapt_everywhere(self.get_model())
         refuse_derived(self.get_model())
-        views = views_of(self.get_model(), header(Path(folder)), self.es_rank)
+        self.es_shapes = header(Path(folder))
+        views = views_of(self.get_model(), self.es_shapes, self.es_rank)
         compare(views.pieces, Path(folder))
-        self.es_pieces = views.pieces
+        self.es_pieces, self.es_wide = narrowed(views.pieces, self.model_config.dtype, Path(folder))
+        with self.es_writing():
+            pass
         self.es_noise, self.es_rounding, self.es_placement = NoiseKind.parse(kind), rounding, placement
         self.es_weights = self.es_made(self.es_noise, resolve_scope(self.es_noise, scope))
         if self.es_noise.kind == "lowrank":
@@ -84,6 +93,7 @@ class EsWorker:
             if not hasattr(manager, "_load_adapter"):
                 raise EngineError("This release of vLLM loads adapters in a way that is not known (--noise full).")
             manager._load_adapter = self.es_adapter
+            bare_heads(self.get_model())
         counted = [(name, piece) for name, piece in views.pieces.items() if piece.shard.counted]
         moving = set(self.es_weights.names)
         return {
@@ -124,26 +134,40 @@ class EsWorker:
         adapter.is_3d_lora_weight = False
         return adapter
 
-    def es_perturb(self, direction: int, sigma: float) -> None:
+    @contextlib.contextmanager
+    def es_writing(self) -> Iterator[None]:
+        """Live weights are written inside; after it the model has them."""
         with torch.inference_mode():
+            try:
+                yield
+            finally:
+                show(self.es_wide)
+
+    def es_perturb(self, direction: int, sigma: float) -> None:
+        with self.es_writing():
             self.es_weights.perturb(direction, sigma)
 
+    def es_beginning(self) -> None:
+        """The weights as they were at the beginning, until `es_restore`."""
+        with self.es_writing():
+            self.es_weights.to_base()
+
     def es_restore(self) -> None:
-        with torch.inference_mode():
+        with self.es_writing():
             self.es_weights.restore()
 
     def es_step(self, directions: list[int], coefficients: list[float]) -> None:
-        with torch.inference_mode():
+        with self.es_writing():
             self.es_weights.step(directions, coefficients)
 
     def es_rewind(self, steps: Steps) -> None:
-        with torch.inference_mode():
+        with self.es_writing():
             self.es_weights.rewind(steps)
 
     def es_adopt(self, kind: str, scope: str, steps: Steps) -> None:
         """Steps of another run, and a new beginning."""
         other = NoiseKind.parse(kind)
-        with torch.inference_mode():
+        with self.es_writing():
             self.es_made(other, resolve_scope(other, scope)).rewind(steps)
         self.es_weights = self.es_made(self.es_noise, self.es_weights.scope)
 
@@ -160,21 +184,32 @@ class EsWorker:
         return self.es_weights.fingerprint()
 
     def es_sha256(self) -> str:
-        return self.es_weights.sha256()
+        """Over all tensors of the checkpoint; empty where not all are held in one piece."""
+        return "" if any(piece.shard.name for piece in self.es_pieces.values()) else self.es_weights.sha256()
 
     def es_save(self, folder: str) -> None:
-        """Write the blocks that this rank counts to a safetensors file of its own, with their places as metadata."""
+        """Write the blocks that this rank counts to safetensors files of its own, with their places as metadata."""
         from safetensors.torch import save_file
 
         held = {name: piece for name, piece in self.es_pieces.items() if piece.shard.counted}
         places = {
-            key: json.dumps([s.name or key, s.row, s.rows, s.column, s.columns, list(s.shape)])
+            key: json.dumps([s.name or key, s.row, s.rows, s.column, s.columns, s.shape, self.es_shapes[s.name or key]])
             for key, s in ((key, piece.shard) for key, piece in held.items())
         }
-        blocks = {n: p.tensor.detach().reshape(p.shard.rows, p.shard.columns) for n, p in held.items()}
-        # parts of a fused layer share storage, which the format does not allow
-        blocks = {n: block.cpu() if block.is_cuda else block.clone() for n, block in blocks.items()}
-        save_file(blocks, Path(folder) / f"rank{self.es_rank}.safetensors", metadata=places)
+        parts: list[list[str]] = [[]]  # of some size, as each is on the host for a while
+        size = 0
+        for name, piece in held.items():
+            size += piece.tensor.nbytes
+            if size > SAVED and parts[-1]:
+                parts.append([])
+                size = piece.tensor.nbytes
+            parts[-1].append(name)
+        for number, names in enumerate(parts):
+            blocks = {n: held[n].tensor.detach().reshape(held[n].shard.rows, held[n].shard.columns) for n in names}
+            # parts of a fused layer share storage, which the format does not allow
+            blocks = {n: block.cpu() if block.is_cuda else block.clone() for n, block in blocks.items()}
+            told = {name: places[name] for name in names}
+            save_file(blocks, Path(folder) / f"rank{self.es_rank}-{number}.safetensors", metadata=told)
 
     def es_peak(self) -> dict[str, float]:
         """Largest memory of this worker so far, MiB."""
@@ -182,6 +217,35 @@ class EsWorker:
         if torch.cuda.is_available():
             found["gpu_peak_mb"] = round(torch.cuda.max_memory_allocated() / 2**20, 1)
         return found
+
+
+def bare_heads(model: torch.nn.Module) -> None:
+    """Let logits be computed without adapters, which ours do not have there.
+
+    vLLM looks up one adapter for each request there, where it is given all tokens of a prompt whose laws are asked for.
+    """
+    for module in model.modules():
+        base = getattr(module, "base_layer", None)
+        if hasattr(base, "_get_logits"):
+            module._get_logits = lambda states, head, *further, base=base, **given: base._get_logits(
+                states, getattr(head, "base_layer", head), *further, **given
+            )
+
+
+def adapt_everywhere(model: nn.Module) -> None:
+    """Let every name of a layer lead to the one with its adapter.
+
+    vLLM wraps a layer under one of its names; what calls it by another (the gate of a shared expert) would do without.
+    """
+    wraps = {
+        id(module.base_layer): module
+        for module in model.modules()
+        if hasattr(module, "lora_a_stacked") and isinstance(getattr(module, "base_layer", None), nn.Module)
+    }
+    for name, module in list(model.named_modules(remove_duplicate=False)):
+        parent, _, last = name.rpartition(".")
+        if id(module) in wraps and last != "base_layer":
+            setattr(model.get_submodule(parent), last, wraps[id(module)])
 
 
 def adapter_factors(name: str, shape: Sequence[int], kind: NoiseKind, path: str) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,12 +8,12 @@ Where the two lie is a matter of memory and time, never of bits (`PLACEMENTS`): 
 host (pinned where the device is CUDA), from where blocks of rows travel to the device whenever live is rewritten; or
 base on the host and delta nowhere, its blocks summed anew from the steps taken so far, in the same order.
 
-Names are those of the model's state dict, which for ordinary models are those of the checkpoint; a tied tensor is one
-tensor under its first name (the embedding's).
+Names are those of the checkpoint (`names`); a tied tensor is one tensor under its first name (the embedding's).
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,6 +32,7 @@ from ttc_esopt.engines.adapters import (
     size_of,
     working_device,
 )
+from ttc_esopt.engines.names import stored
 from ttc_esopt.engines.scopes import linear_modules, packed_modules, refuse_derived, resolve_scope
 from ttc_esopt.errors import ConfigurationError, EngineError
 from ttc_esopt.es import noise
@@ -50,7 +51,8 @@ class Weights:
     Parameters
     ----------
     live : dict
-        Tensors by checkpoint name, or the parts of them that are held here; they are changed in place.
+        Tensors by checkpoint name, or the parts of them that are held here; they are changed in place. They may be
+        views that step over other values, or are transposed: in order, their elements are those of the checkpoint.
     names : list of str
         Those that move.
     kind : NoiseKind
@@ -141,11 +143,17 @@ class Weights:
         refuse_derived(model)
         live: dict[str, torch.Tensor] = {}
         known: set[int] = set()
-        for name, tensor in model.state_dict(keep_vars=True).items():
-            if id(tensor) not in known:  # a tied tensor comes again under other names
-                known.add(id(tensor))
-                live[name] = tensor
         parameters = {id(p) for p in model.parameters()}
+        weights: set[str] = set()
+        for name, tensor in model.state_dict(keep_vars=True).items():
+            if id(tensor) in known:  # a tied tensor comes again under other names
+                continue
+            known.add(id(tensor))
+            held = stored(name, tensor, model)
+            live |= held
+            # integer buffers (position tables, counters) are no weights; an integer parameter is a packed one
+            if tensor.is_floating_point() or id(tensor) in parameters:
+                weights |= held.keys()
         packed = packed_modules(model)
         if packed and kind.kind == "full" and lora_rank(scope) is None:
             raise EngineError(
@@ -157,6 +165,12 @@ class Weights:
                 f"{next(iter(packed))} holds packed values, which low-rank steps move by factors of their own; this "
                 "model has none, or those of scope lora (--scope)."
             )
+        apart = [name for name in linear_modules(model) if name not in live and name not in packed]
+        if apart and scope != "all":
+            raise EngineError(
+                f"The checkpoint holds {apart[0]} in several parts, which noise of scope {scope} does not move: "
+                "--noise full --scope all."
+            )
         if isinstance(adapters, Lora):
             live |= adapters.tensors()
         if lora_rank(scope) is not None:
@@ -165,9 +179,8 @@ class Weights:
             names = list(adapters.tensors())
         elif scope == "linear":
             names = [name for name in linear_modules(model) if name in live and name not in packed]
-        else:  # integer buffers (position tables, counters) are no weights; an integer parameter is a packed one
-            names = [n for n, t in live.items() if t.is_floating_point() or id(t) in parameters]
-            names = [n for n in names if not (isinstance(adapters, Lora) and n in adapters.tensors())]
+        else:
+            names = [name for name in live if name in weights]
         grown = adapters if isinstance(adapters, Grown) else None
         made = cls(live, names, kind, scope, rounding=rounding, placement=placement, grown=grown)
         if isinstance(adapters, Lora):
@@ -179,8 +192,11 @@ class Weights:
         for name in self.names:
             self._keep_base(name)
             for part, shard in self.blocks(name):
-                base, delta, live = self._base(name, part), self.moved(name, part, shard), self._live(name, part)
-                arrays.perturb(base, delta, direction, name, sigma, live, shard, kind=self.kind, rounding=self.rounding)
+                base, delta = self._base(name, part), self.moved(name, part, shard)
+                with self._live(name, part) as live:
+                    arrays.perturb(
+                        base, delta, direction, name, sigma, live, shard, kind=self.kind, rounding=self.rounding
+                    )
 
     def restore(self) -> None:
         """live = round(base + delta), bit for bit what it was before `perturb`."""
@@ -249,10 +265,11 @@ class Weights:
     def blocks(self, name: str) -> Iterator[tuple[slice, Shard]]:
         """Parts of a tensor that are worked on at a time: their flat elements, and which of the checkpoint's they are.
 
-        All of it where base and delta lie beside live, else some rows.
+        All of it where base and delta lie beside live, or where live steps over values of others; else some rows.
         """
         whole = self.shards.get(name) or Shard.whole(self._place(name)[0])
-        rows = whole.rows if self.placement == "device" else max(1, BLOCK // max(1, whole.columns))
+        at_once = self.placement == "device" or not self._in_order(name)
+        rows = whole.rows if at_once else max(1, BLOCK // max(1, whole.columns))
         for row in range(0, whole.rows, rows):
             count = min(rows, whole.rows - row)
             part = slice(row * whole.columns, (row + count) * whole.columns)
@@ -305,11 +322,24 @@ class Weights:
     def _base(self, name: str, part: slice) -> torch.Tensor:
         return self.base[name].view(-1)[part].to(self.live[name].device, non_blocking=True)
 
-    def _live(self, name: str, part: slice) -> torch.Tensor:
-        return self.live[name].detach().view(-1)[part]
+    def _in_order(self, name: str) -> bool:
+        return name not in self.live or self.live[name].is_contiguous()
+
+    @contextlib.contextmanager
+    def _live(self, name: str, part: slice) -> Iterator[torch.Tensor]:
+        """Where the new values of a part go, flat: live itself, or what is copied there afterwards."""
+        live = self.live[name].detach()
+        if live.is_contiguous():
+            yield live.view(-1)[part]
+            return
+        beside = torch.empty(live.shape, dtype=live.dtype, device=live.device)
+        yield beside.view(-1)
+        live.copy_(beside)
 
     def _write_live(self, name: str, part: slice, shard: Shard, delta: torch.Tensor | None) -> None:
-        arrays.apply(self._base(name, part), delta, self._live(name, part), name, shard, self.rounding)
+        base = self._base(name, part)
+        with self._live(name, part) as live:
+            arrays.apply(base, delta, live, name, shard, self.rounding)
 
     # -- what it is --------------------------------------------------------------------------------------------------
 
@@ -358,5 +388,5 @@ def _check(name: str, tensor: torch.Tensor) -> None:
     if tensor.dtype not in FLOATS:
         kind = str(tensor.dtype).removeprefix("torch.")
         raise EngineError(f"The tensor {name} has type {kind} (quantized or packed): it cannot be perturbed.")
-    if not tensor.is_contiguous():
-        raise EngineError(f"The tensor {name} is not stored row by row: it cannot be perturbed.")
+    if any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+        raise EngineError(f"The tensor {name} stores one value for several elements: it cannot be perturbed.")
