@@ -12,7 +12,6 @@ from random import Random
 from typing import Any
 
 from ttc_esopt.engines.base import Engine, Request
-from ttc_esopt.errors import ConfigurationError
 from ttc_esopt.es.history import path
 from ttc_esopt.runfolder import RunFolder
 from ttc_esopt.scaffolds.base import Call, Scaffold
@@ -34,8 +33,6 @@ class Diagnoses:
         self.folder, self.scaffold, self.engine = folder, scaffold, engine
         self._stored = {line["t"]: line for line in folder.diagnostics.read()}
         self._latest: dict[str, Any] | None = None
-        if folder.settings.cap_kl and engine.describe().get("engine") == "vllm":
-            raise ConfigurationError("vLLM does not give whole distributions: --cap-kl needs --engine transformers.")
 
     def after(self, t: int, records: Sequence[dict], lines: Sequence[dict]) -> None:
         """Measure where step `t` led, or take it from the file; `records` are the steps, `lines` all candidates."""

@@ -203,7 +203,5 @@ def test_wrong_settings_are_said_in_a_sentence(opened):
         opened("full", scope="lora:4")
     with pytest.raises(ConfigurationError, match="--device"):
         opened(device="cuda:1")
-    with pytest.raises(EngineError, match="--engine transformers"):
-        opened().divergence([], [], GREEDY)
     with pytest.raises(EngineError, match="vLLM could not load"):
         opened(args={"no_such_argument": 1})

@@ -171,12 +171,14 @@ class Engine(Protocol):
 
         One value for each request (prompt, prefill, direction, sigma) and its reply; exactly 0 where sigma is 0. Of
         `sampling` only the chat template counts. Raises EngineError for a reply without a token.
+
+        An engine that does not see whole laws gives a close lower bound (`ttc_esopt.engines.vllm_divergence`).
         """
 
-    def drift(self, requests: Sequence[Request], replies: Sequence[str], sampling: Sampling) -> float | None:
+    def drift(self, requests: Sequence[Request], replies: Sequence[str], sampling: Sampling) -> float:
         """Mean KL(weights at the beginning || now) per token, in nats, over the tokens of these replies.
 
-        None where the engine does not know whole distributions.
+        Where `divergence` is a lower bound this is one too.
         """
 
     def measure(self, steps: Sequence[tuple[Sequence[int], Sequence[float]]], sigma: float) -> dict:

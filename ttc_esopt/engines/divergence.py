@@ -7,7 +7,8 @@ whole vocabulary (temperature 1, no truncation),
 
 Replies that the base model wrote at temperature 1 make this an estimate of the divergence of whole replies per token.
 The replies are cut into tokens anew from their text. Logits are taken in the model's precision, the rest is float64
-sums of float32 logarithms.
+sums of float32 logarithms. Here are the transformers engine's exact values, and what every engine shares;
+`vllm_divergence` has the bounds that vLLM can give.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 
 from ttc_esopt.engines.base import Request, Sampling
 from ttc_esopt.engines.lowrank import Nudge
+from ttc_esopt.engines.texts import Texts
 from ttc_esopt.errors import EngineError
 
 if TYPE_CHECKING:
@@ -34,23 +36,33 @@ def divergences(
 ) -> list[float]:
     """See `Engine.divergence`."""
     torch.set_num_threads(engine.threads)  # global to the process: another engine may have changed it
-    texts = [text_of(engine, *one, sampling) for one in zip(requests, replies, strict=True)]
-    found = [0.0] * len(texts)
-    moved: dict[Text, list[int]] = {}
-    for i, request in enumerate(requests):
-        if request.nudge is not None:  # an unperturbed model does not differ from itself, by no rounding error either
-            moved.setdefault(texts[i], []).append(i)
+    found = [0.0] * len(requests)
+    texts = texts_of(engine.texts, requests, replies, sampling, engine._context)
     with torch.inference_mode():
-        for text, places in moved.items():
+        for text, places in moved(requests, texts).items():
             base = logarithms(engine, text, 1)[0]
-            share = base.exp()
-            nudges = list(dict.fromkeys(requests[i].nudge for i in places))
-            values = {}
-            for nudge, law in _nudged(engine, text, nudges):
-                values[nudge] = max(0.0, float((share * (base - law)).sum(-1, dtype=torch.float64).mean()))
-            for i in places:
-                found[i] = values[requests[i].nudge]
+            for nudge, law in _nudged(engine, text, list(places)):
+                value = per_token(base, law)
+                for i in places[nudge]:
+                    found[i] = value
     return found
+
+
+def moved(requests: Sequence[Request], texts: Sequence[Text]) -> dict[Text, dict[Nudge, list[int]]]:
+    """Places of the requests under each nudge along each text, those without one left out.
+
+    An unperturbed model does not differ from itself, by no rounding error either.
+    """
+    found: dict[Text, dict[Nudge, list[int]]] = {}
+    for i, (request, text) in enumerate(zip(requests, texts, strict=True)):
+        if request.nudge is not None:
+            found.setdefault(text, {}).setdefault(request.nudge, []).append(i)
+    return found
+
+
+def per_token(base: torch.Tensor, other: torch.Tensor) -> float:
+    """KL(base || other), nats per token, of laws whose logarithms are the rows of two float32 (n, vocabulary)."""
+    return max(0.0, float((base.exp() * (base - other)).sum(-1, dtype=torch.float64).mean()))
 
 
 def _nudged(
@@ -85,9 +97,15 @@ def logarithms(engine: TransformersEngine, text: Text, rows: int) -> torch.Tenso
     return logits[:, -n - 1 : -1].float().log_softmax(-1)
 
 
-def text_of(engine: TransformersEngine, request: Request, reply: str, sampling: Sampling) -> Text:
-    prompt = engine._row(0, request, sampling).ids
-    own = engine.tokenizer(reply, add_special_tokens=False)["input_ids"][: max(0, engine._context - len(prompt))]
-    if not own:
-        raise EngineError("Expected a reply of at least one token behind a prompt that leaves room for it.")
-    return (*prompt, *own), len(own)
+def texts_of(
+    texts: Texts, requests: Sequence[Request], replies: Sequence[str], sampling: Sampling, room: int
+) -> list[Text]:
+    """The tokens of each prompt and reply, at most `room` of them; raises EngineError for a reply without a token."""
+    found: list[Text] = []
+    for i, (request, reply) in enumerate(zip(requests, replies, strict=True)):
+        prompt = texts.ids(i, request, sampling)
+        own = texts.tokenizer(reply, add_special_tokens=False)["input_ids"][: max(0, room - len(prompt))]
+        if not own:
+            raise EngineError("Expected a reply of at least one token behind a prompt that leaves room for it.")
+        found.append(((*prompt, *own), len(own)))
+    return found

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ttc_esopt.engines.base import Request, Sampling
-from ttc_esopt.engines.divergence import logarithms, text_of
+from ttc_esopt.engines.divergence import logarithms, per_token, texts_of
 from ttc_esopt.engines.weights import Weights
 
 if TYPE_CHECKING:
@@ -86,16 +86,16 @@ def drift(
 ) -> float:
     """See `Engine.drift`."""
     values = []
+    texts = texts_of(engine.texts, requests, replies, sampling, engine._context)
     with torch.inference_mode():
-        for request, reply in zip(requests, replies, strict=True):
-            text = text_of(engine, request, reply, sampling)
+        for text in texts:
             now = logarithms(engine, text, 1)[0]
             try:
                 engine.weights.to_base()
                 base = logarithms(engine, text, 1)[0]
             finally:
                 engine.weights.restore()
-            values.append(max(0.0, float((base.exp() * (base - now)).sum(-1, dtype=torch.float64).mean())))
+            values.append(per_token(base, now))
     return sum(values) / len(values)
 
 

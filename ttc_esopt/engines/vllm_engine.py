@@ -12,8 +12,8 @@ number of its own, and weights are written only while no request runs. A request
 beside others has an adapter of zeros: on CPUs vLLM gives such a request the adapter of the last slot.
 
 Departures from the transformers engine: replies are sampled by vLLM's own sampler (seeded by the request), so texts
-differ between the engines; vLLM's repetition penalty counts the prompt too; nothing is known of the whole
-distribution of a token, so that probes and caps by divergence need --engine transformers.
+differ between the engines; vLLM's repetition penalty counts the prompt too; of the law of a token vLLM tells the
+likeliest part, so that divergences are close lower bounds (`vllm_divergence`).
 """
 
 from __future__ import annotations
@@ -28,15 +28,18 @@ from typing import Any
 
 from ttc_esopt.engines.adapters import lora_rank
 from ttc_esopt.engines.base import SHARD_SIZE, Reply, Request, Sampling, expect
-from ttc_esopt.engines.place import default_threads
+from ttc_esopt.engines.place import default_threads, delta_place
 from ttc_esopt.engines.texts import Texts
+from ttc_esopt.engines.vllm_divergence import LIKELIEST, divergences, drift
 from ttc_esopt.engines.vllm_setup import (
     CONTEXT,
+    Job,
     context_of,
     ends_of,
     final_only,
     folder_of,
     imported,
+    is_recurrent,
     let_it_look_at_llvmlite,
     said,
 )
@@ -89,21 +92,24 @@ class VllmEngine:
         self.name, self.noise, self.batch_size, self.tensor_parallel = str(model), noise, batch_size, tensor_parallel
         vllm, self.device = imported(device, tensor_parallel, threads or default_threads())
         self.folder = folder_of(model)
-        # on a card the cache of keys and values takes what is free
-        self.delta = delta if delta != "auto" else "device" if self.device == "cpu" else "host"
+        self.delta, _ = delta_place(delta, self.device, fits=None)
         self.rounding = rounding
         self.dtype = dtype if dtype != "auto" else "float32" if self.device == "cpu" else "bfloat16"
         given = {
             "model": str(self.folder), "dtype": self.dtype, "tensor_parallel_size": tensor_parallel,
-            "worker_extension_cls": WORKER, "max_num_seqs": batch_size, "enable_prefix_caching": True, "seed": 0,
-            "max_model_len": min(CONTEXT, context_of(self.folder)),
+            "worker_extension_cls": WORKER, "max_num_seqs": batch_size, "seed": 0,
+            "max_model_len": min(CONTEXT, context_of(self.folder)), "max_logprobs": LIKELIEST,
         }  # fmt: skip
+        if tensor_parallel > 1:  # on this machine, also inside Ray, which would be asked for more cards
+            given["distributed_executor_backend"] = "mp"
         if self.device == "cpu":
             let_it_look_at_llvmlite()
             # A seeded request whose prompt is read in several parts fails there: a CPU generator cannot be wound back.
             most = (given | further)["max_model_len"]
             given |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(CONTEXT, most)}
             given |= {"enforce_eager": True, "kv_cache_memory_bytes": CACHE_ON_CPU}
+            if is_recurrent(self.folder):  # its states are cached only where prompts are read in parts
+                given["enable_prefix_caching"] = False
         if noise.kind == "lowrank" and self.device == "cuda" and self.dtype == "float32":
             raise ConfigurationError("vLLM's adapters on CUDA have 16 bits: --dtype bfloat16, or --noise full.")
         if noise.kind == "lowrank":
@@ -116,7 +122,10 @@ class VllmEngine:
             raise EngineError(f"vLLM could not load {model}: {said(error)}") from error
         self._vllm, self._core = vllm, self._llm.llm_engine
         self.texts = Texts(self.name, self._llm.get_tokenizer())
-        self._context = (given | further)["max_model_len"]
+        self.context = (given | further)["max_model_len"]
+        self.vocabulary = self._core.model_config.get_vocab_size()
+        most = self._core.model_config.max_logprobs  # -1: no limit
+        self.likeliest = min(self.vocabulary, most if most >= 0 else self.vocabulary)  # tokens told of a law
         self._ends = ends_of(self.folder, self.texts.tokenizer)
         self._began: str | None = None
         self._version = 0
@@ -136,59 +145,53 @@ class VllmEngine:
     ) -> list[Reply]:
         """See `Engine.generate`."""
         prompts = [self.texts.ids(i, request, sampling) for i, request in enumerate(requests)]
-        replies: list[Reply | None] = [None] * len(requests)
-        todo: list[int] = []
-        for i, ids in enumerate(prompts):
-            if len(ids) < self._context:
-                todo.append(i)
-            else:  # no room: an empty reply
-                replies[i] = Reply("", len(ids), 0, "length")
+        replies = [Reply("", len(ids), 0, "length") for ids in prompts]  # where there is no room for more
+
+        def asked(i: int, ids: list[int]) -> Job:
+            def take(output: Any) -> None:
+                replies[i] = self._reply(ids, output.outputs[0], sampling.stop)
+                if progress is not None:
+                    progress(replies[i].tokens)
+
+            return Job(ids, requests[i].nudge, self._parameters(requests[i], ids, sampling), take)
+
+        self.work([asked(i, ids) for i, ids in enumerate(prompts) if len(ids) < self.context])
+        return replies
+
+    def work(self, jobs: Sequence[Job]) -> None:
+        """Do these jobs under their nudges: low-rank ones together, full ones one nudge after another."""
         if self.noise.kind == "lowrank":
-            self._write(todo, requests, prompts, sampling, progress, replies)
-            return replies  # type: ignore[return-value]
-        groups: dict[tuple[int, float] | None, list[int]] = {None: []}  # the unperturbed ones first
-        for i in todo:
-            groups.setdefault(requests[i].nudge, []).append(i)
+            self._run(jobs)
+            return
+        groups: dict[tuple[int, float] | None, list[Job]] = {None: []}  # the unperturbed ones first
+        for job in jobs:
+            groups.setdefault(job.nudge, []).append(job)
         try:
             for nudge, group in groups.items():
                 if nudge is not None:
                     self._call("es_perturb", *nudge)
-                self._write(group, requests, prompts, sampling, progress, replies)
+                self._run(group)
         finally:
             if len(groups) > 1:
                 self._call("es_restore")
-        return replies  # type: ignore[return-value]
 
-    def _write(
-        self,
-        which: list[int],
-        requests: Sequence[Request],
-        prompts: list[list[int]],
-        sampling: Sampling,
-        progress: Callable[[int], None] | None,
-        replies: list[Reply | None],
-    ) -> None:
-        """Write the replies of these requests at the same time."""
-        nudges = {requests[i].nudge for i in which}
-        mixed = self.noise.kind == "lowrank" and nudges != {None}
-        running: dict[str, int] = {}
+    def _run(self, jobs: Sequence[Job]) -> None:
+        """Do these jobs at the same time."""
+        mixed = self.noise.kind == "lowrank" and any(job.nudge is not None for job in jobs)
+        running: dict[str, Job] = {}
         try:
-            for i in which:
-                nudge, key = requests[i].nudge, str(next(self._numbers))
-                prompt = {"prompt_token_ids": prompts[i], "cache_salt": self._salt(nudge)}
-                running[key] = i
+            for job in jobs:
+                key = str(next(self._numbers))
+                running[key] = job
                 self._core.add_request(
-                    key, prompt, self._parameters(requests[i], prompts[i], sampling),
-                    **({"lora_request": self._adapter(nudge)} if mixed else {}),
+                    key, {"prompt_token_ids": job.tokens, "cache_salt": self._salt(job.nudge)}, job.parameters,
+                    **({"lora_request": self._adapter(job.nudge)} if mixed else {}),
                 )  # fmt: skip
             while self._core.has_unfinished_requests():
                 for output in self._core.step():
-                    if not output.finished or output.request_id not in running:
-                        continue
-                    i = running.pop(output.request_id)
-                    replies[i] = self._reply(prompts[i], output.outputs[0], sampling.stop)
-                    if progress is not None:
-                        progress(replies[i].tokens)
+                    if output.finished and output.request_id in running:
+                        self._check_version(output.outputs[0])
+                        running.pop(output.request_id).take(output)
         except (TtcEsoptError, KeyboardInterrupt):
             raise
         except Exception as error:  # whatever vLLM says
@@ -204,13 +207,12 @@ class VllmEngine:
         return self._vllm.SamplingParams(
             temperature=s.temperature, top_p=s.top_p, top_k=s.top_k or -1, min_p=s.min_p,
             presence_penalty=s.presence_penalty, repetition_penalty=s.repetition_penalty,
-            max_tokens=min(s.max_tokens, self._context - len(prompt)), stop=list(s.stop) or None,
+            max_tokens=min(s.max_tokens, self.context - len(prompt)), stop=list(s.stop) or None,
             stop_token_ids=sorted(self._ends | self.texts.special(s.stop)), seed=request.seed & (1 << 63) - 1,
             output_kind=final_only(),
         )  # fmt: skip
 
     def _reply(self, prompt: list[int], output: Any, stops: tuple[str, ...]) -> Reply:
-        self._check_version(output)
         new = list(output.token_ids)
         tail = new[-1:] and new[-1] in self._ends | self.texts.special(stops)
         text = self.texts.text(prompt, new[:-1] if tail else new)
@@ -285,8 +287,8 @@ class VllmEngine:
 
     def sha256(self) -> str:
         """SHA-256 over all live tensors, 64 hexadecimal digits."""
-        if self.tensor_parallel == 1:
-            return self._call("es_sha256")[0]
+        if self.tensor_parallel == 1 and (told := self._call("es_sha256")[0]):
+            return told
         from ttc_esopt.engines.vllm_export import gathered
         from ttc_esopt.engines.weights import sha256_of
 
@@ -298,7 +300,7 @@ class VllmEngine:
         from ttc_esopt.engines.vllm_export import export
 
         with self._saved() as files:
-            export(files, self.folder, folder, self._facts["tied"], shard_size)
+            export(files, self.folder, folder, self._facts["tied"], shard_size, self.texts.tokenizer)
 
     @contextlib.contextmanager
     def _saved(self) -> Iterator[list[Path]]:
@@ -307,14 +309,26 @@ class VllmEngine:
             self._call("es_save", scratch)
             yield sorted(Path(scratch).glob("*.safetensors"))
 
-    # -- not here ----------------------------------------------------------------------------------------------------
+    # -- how far it goes ---------------------------------------------------------------------------------------------
 
     def divergence(self, requests: Sequence[Request], replies: Sequence[str], sampling: Sampling) -> list[float]:
-        """Not with vLLM: raises EngineError."""
-        raise EngineError("vLLM does not give whole distributions: divergences need --engine transformers.")
+        """A lower bound: see `Engine.divergence` and `vllm_divergence`."""
+        return divergences(self, requests, replies, sampling)
 
-    def drift(self, requests: Sequence[Request], replies: Sequence[str], sampling: Sampling) -> None:
-        """Not known here: None."""
+    def drift(self, requests: Sequence[Request], replies: Sequence[str], sampling: Sampling) -> float:
+        """A lower bound: see `Engine.drift` and `vllm_divergence`."""
+        return drift(self, requests, replies, sampling)
+
+    @contextlib.contextmanager
+    def beginning(self) -> Iterator[None]:
+        """The weights as they were at the beginning, for a while: a version of their own, as are those afterwards."""
+        try:
+            self._call("es_beginning")
+            self._new_version()
+            yield
+        finally:
+            self._call("es_restore")
+            self._new_version()
 
     def measure(self, steps: Steps, sigma: float) -> dict:
         """See `Engine.measure`."""
@@ -344,6 +358,7 @@ class VllmEngine:
             "scope": self._facts["scope"],
             "rounding": self.rounding,
             "delta": self.delta,
+            "max_logprobs": self.likeliest,
             "frozen_tensors": len(self._facts["unused"]),
             "base_fingerprint": self._began,
             "versions": {

@@ -1,18 +1,28 @@
-"""What vLLM needs before it is there: its module and environment, the model's folder, arguments as JSON."""
+"""What vLLM needs before it is there: its module and environment, and the model's folder; and what a request is."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ttc_esopt import models
 from ttc_esopt.engines.chat import token_set
 from ttc_esopt.errors import ConfigurationError, EngineError
 
 CONTEXT = 8192  # tokens of prompt and reply, where the model allows more
+
+
+class Job(NamedTuple):
+    """One request: what is read, under which nudge (None: none), with which settings, and who takes what comes."""
+
+    tokens: list[int]
+    nudge: tuple[int, float] | None
+    parameters: Any  # vLLM's SamplingParams
+    take: Callable[[Any], None]  # given vLLM's RequestOutput as soon as it is there
 
 
 def folder_of(model: str) -> Path:
@@ -70,15 +80,26 @@ def let_it_look_at_llvmlite() -> None:
 
 def said(error: Exception) -> str:
     """What an error of somebody else's comes to, in a line."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
+    lines = [line.strip() for line in str(error).strip().splitlines()]
+    lines = [line for line in lines if not line.startswith("For further information visit")]  # pydantic ends so
+    return (lines or [type(error).__name__])[-1].partition(" [type=")[0]
 
 
-def context_of(folder: Path) -> int:
+def config_of(folder: Path) -> Any:
+    """The model's configuration, or that of the part that writes text."""
     from transformers import AutoConfig
 
     with models.quiet():
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    return getattr(config.get_text_config(), "max_position_embeddings", None) or CONTEXT
+        return AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
+
+
+def context_of(folder: Path) -> int:
+    return getattr(config_of(folder), "max_position_embeddings", None) or CONTEXT
+
+
+def is_recurrent(folder: Path) -> bool:
+    """Whether some layers carry a state along: gated delta-nets and the like."""
+    return "linear_attention" in (getattr(config_of(folder), "layer_types", None) or ())
 
 
 def ends_of(folder: Path, tokenizer: Any) -> set[int]:

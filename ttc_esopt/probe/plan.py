@@ -10,7 +10,6 @@ from random import Random
 from typing import Any
 
 from ttc_esopt import scaffolds
-from ttc_esopt.engines import resolved
 from ttc_esopt.errors import ConfigurationError
 from ttc_esopt.instances import own_sets, problem_of
 from ttc_esopt.probe import NOT_HERE
@@ -67,8 +66,6 @@ def planned(
         raise ConfigurationError(f"Expected an operator of {', '.join(OPERATORS)}, got {operator} (--operator).")
     kept = {name: value for name, value in given.items() if name not in NOT_HERE or name in ("sigma", "sigma_end")}
     settings = settings_of({**kept, "directions": directions, "replies_per_direction": replies})
-    if resolved(settings.engine, settings.device) == "vllm":
-        raise ConfigurationError("A probe measures whole distributions; vLLM gives none: --engine transformers.")
     problem = problem_of(settings)
     if operator is None:
         operator = "m1" if settings.scaffold == "eoh" and problem.seeds else "i1"
