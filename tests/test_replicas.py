@@ -3,6 +3,7 @@
 Each replica is a process that loads torch, so one engine serves the tests in turn; each sends its weights back first.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import time
@@ -93,6 +94,45 @@ def cluster():
     """The module `ray`, of a process that has joined two nodes."""
     with two_nodes(cpus=3) as (ray, _):
         yield ray
+
+
+@contextlib.contextmanager
+def taken(ray, *processors):
+    """So many processors of each node are somebody else's."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
+
+    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+    other = ray.remote(num_cpus=0)(list)
+    held = [
+        other.options(num_cpus=count, scheduling_strategy=On(node, soft=False)).remote()
+        for node, count in zip(nodes, processors, strict=True) if count
+    ]  # fmt: skip
+    ray.get([one.__ray_ready__.remote() for one in held])
+    yield
+    for one in held:
+        ray.kill(one)
+
+
+@needs_ray
+def test_a_replica_needs_room_on_one_node(cluster, model, monkeypatch):  # first, while the nodes are empty
+    from ttc_esopt.engines import replica_fleet
+    from ttc_esopt.engines.replica_cluster import Cluster
+    from ttc_esopt.engines.replicas import ReplicatedEngine
+
+    monkeypatch.setattr("ttc_esopt.engines.replica_cluster.SETTLING", 1.0)
+    two = {"replicas": 2, "threads": 2, "noise": NoiseKind()}
+    joined, said = Cluster("", 1), []
+    assert joined.room({"CPU": 2.0}, 5) == 2 and joined.room({"CPU": 1.0}, 5) == 5
+    with taken(cluster, 2, 0):  # four are free, three of them on one node
+        assert joined.room({"CPU": 2.0}, 2) == 1
+        monkeypatch.setattr(Cluster, "room", lambda *_: 2)  # as if the other one had been free a moment ago
+        monkeypatch.setattr(replica_fleet, "PLACING", 0.0)
+        one = ReplicatedEngine(str(model), **two, say=said.append)
+        assert one.replicas == 1 and "1 of 2 replicas are at work: each takes 2 CPU" in said[0]
+        one.close()
+    monkeypatch.undo()
+    with taken(cluster, 2, 2), pytest.raises(EngineError, match=r"a node with room for a replica \(2 CPU\), .* free"):
+        load_engine(str(model), **two)
 
 
 @pytest.fixture(scope="module")
@@ -280,6 +320,20 @@ def test_the_model_is_exported_here_whichever_node_it_is_on(crew, tmp_path):
 def test_a_cluster_without_room_is_told_before_anything_is_loaded(cluster, model):
     with pytest.raises(EngineError, match=r"room for a replica \(64 CPU\)"):
         load_engine(str(model), noise=NoiseKind(), replicas=2, threads=64)
+
+
+@needs_ray
+def test_when_all_are_lost_one_that_is_loading_is_waited_for(crew, cluster, alone, monkeypatch):
+    monkeypatch.setattr(crew._fleet, "_patience", 0.0)
+    joined(crew, 2)
+    crew.add_replica()
+    (late,) = crew._fleet._joining.values()
+    while not crew._fleet._started(late):
+        time.sleep(0.02)
+    for place in list(crew._fleet.active):
+        cluster.kill(place.actor)
+    alone.rewind([])
+    assert crew.generate(requests(2), WORDS) == alone.generate(requests(2), WORDS)
 
 
 @needs_ray

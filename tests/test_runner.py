@@ -86,6 +86,18 @@ def test_what_will_be_spent_is_said_for_every_arm(tmp_path):
     assert "batches: 8, each 10 directions x 1 replies" in said["esopt"]
 
 
+def test_what_has_no_effect_is_said(tmp_path):
+    def said(**given):
+        return [line for line in announcement(resolve({"budget": 120, **given}), tmp_path) if "without effect" in line]
+
+    capped = {"cap_distance": 0.1, "on_cap": "pull-back"}
+    (line,) = said(arm="frozen", **capped)
+    assert "--cap-distance" in line and "arm frozen takes no steps" in line
+    (line,) = said(ray_address="auto")
+    assert "--ray-address" in line and "--replicas, --evaluate-on" in line
+    assert not said(arm="esopt", **capped, ray_address="auto", replicas=2) + said(ray_address="auto", evaluate_on="ray")
+
+
 def test_the_paper_preset_samples_in_batches_of_20(tmp_path):
     settings = settings_of({"preset": "paper", "scaffold": "sample", "arm": "esopt", "budget": 1000})
     assert settings.directions == 20 and settings.reward == "paper"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import signal
@@ -13,6 +14,7 @@ from report_folders import EVIL, make_run, make_study
 from rich.console import Console
 
 from ttc_esopt.errors import ConfigurationError
+from ttc_esopt.jsonlines import hold
 from ttc_esopt.watch import Tail, bars, watch
 
 RESULT = '\n[result]\nfingerprint = "0"\n'
@@ -41,6 +43,14 @@ def appended(path, text):
     return act
 
 
+@contextlib.contextmanager
+def at_work(run):
+    """A process, this one, works in the folder of a run."""
+    run.mkdir(parents=True, exist_ok=True)
+    with hold(run / "samples.jsonl"):
+        yield
+
+
 def line(order, objective=None, **more):
     return json.dumps({"order": order, "objective": objective, "reply": "x", "tokens": 5, "operator": "m1",
                        "generation": 1, **more}) + "\n"  # fmt: skip
@@ -61,8 +71,7 @@ def test_a_tail_waits_for_the_end_of_a_line(tmp_path):
 
 def test_a_run_is_waited_for_followed_and_left_at_its_end(tmp_path):
     run = tmp_path / "demo"
-    out = watched(
-        run,
+    acts = [
         lambda: None,
         appended(run / "run.toml", '[settings]\nproblem = "p"\nbudget = 3\n'),
         appended(run / "samples.jsonl", line(0, 7.0)),
@@ -71,7 +80,9 @@ def test_a_run_is_waited_for_followed_and_left_at_its_end(tmp_path):
         appended(run / "samples.jsonl", line(2, 6.5)[20:]),
         appended(run / "history.jsonl", '{"t": 0, "taken": true, "sigma": 0.006, "rewards": [1, 0]}\n'),
         appended(run / "run.toml", RESULT),
-    ).splitlines()
+    ]
+    with at_work(run):
+        out = watched(run, *acts).splitlines()
     assert out[0] == f"{run} has not begun yet; waiting" and out[-1] == f"{run} has ended"
     assert out[2].startswith("demo: 1/3 candidates  valid 100 %") and "best 7.0000" in out[2]
     assert "2/3 candidates  valid 50 %" in out[3] and "3/3 candidates" in out[4] and "best 6.5000" in out[4]
@@ -82,14 +93,33 @@ def test_a_run_is_waited_for_followed_and_left_at_its_end(tmp_path):
 
 def test_a_run_that_ends_at_its_limit_of_tokens_has_ended(tmp_path):
     run = tmp_path / "demo"
-    out = watched(
-        run,
+    acts = [
         appended(run / "run.toml", "[settings]\nmax_tokens_total = 10\n"),
         appended(run / "samples.jsonl", line(0, 7.0) + line(1, 6.0)),
         lambda: None,
         appended(run / "best.json", '{"objective": 6.0, "rows": []}'),
-    )
+    ]
+    with at_work(run):
+        out = watched(run, *acts)
     assert out.splitlines()[-1] == f"{run} has ended"
+
+
+def test_a_run_whose_process_is_gone_is_left(tmp_path):
+    run = tmp_path / "demo"
+    with contextlib.ExitStack() as process:
+        process.enter_context(at_work(run))
+        out = watched(
+            run,
+            appended(run / "run.toml", "[settings]\nbudget = 3\n"),
+            appended(run / "samples.jsonl", line(0, 7.0)),
+            lambda: None,
+            process.close,  # killed
+            lambda: None,
+        )
+    last = f"no process works in {run} any more; go on with: ttc-esopt resume {run}"
+    assert out.splitlines()[-1] == last and "1/3 candidates" in out
+    for terminal in (False, True):
+        assert watched(run, lambda: None, terminal=terminal).rstrip().endswith(last)
 
 
 def test_control_c_ends_the_view_alone(tmp_path):

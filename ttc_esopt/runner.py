@@ -286,6 +286,7 @@ def announcement(settings: Settings, out: Path) -> list[str]:
         f"at most {written * s.max_tokens} tokens; {total} evaluations on the search set, then the last population "
         f"{then}",
         s.sampling_words(),
+        *s.idle(),
         f"results go to {out}",
     ]
 

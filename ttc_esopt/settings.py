@@ -210,6 +210,19 @@ class Settings:
         """Whether the model is measured after each step."""
         return self.arm in ("esopt", "shuffled") and bool(self.diagnostics or self.cap_kl or self.cap_distance)
 
+    def idle(self) -> list[str]:
+        """What was asked for and has no effect beside the other settings, as lines for people."""
+        lines = []
+        asked = [flag(name) for name in ("diagnostics", "cap_kl", "cap_distance") if getattr(self, name)]
+        if asked and not self.measures:
+            lines.append(f"note: {', '.join(asked)}: without effect, as arm {self.arm} takes no steps to measure")
+        if self.ray_address and self.replicas == 1 and self.evaluate_on == "here":
+            lines.append(
+                "note: --ray-address: without effect, as the only replica is in this process and programs are "
+                "evaluated here (--replicas, --evaluate-on)"
+            )
+        return lines
+
     def list_of(self, name: str) -> tuple[str, ...]:
         """A comma-separated setting as a tuple."""
         return tuple(part.strip() for part in getattr(self, name).split(",") if part.strip())

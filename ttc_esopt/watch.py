@@ -169,7 +169,9 @@ class Watched:
 def watch(
     folder: Path, console: Console | None = None, *, every: float = 1.0, sleep: Callable[[float], None] = time.sleep
 ) -> None:
-    """Show a run or a study until it has ended or Ctrl-C is pressed; waits for one that has not begun.
+    """Show a run or a study until it has ended, no process works in it any more, or Ctrl-C is pressed.
+
+    One that has not begun is waited for.
 
     Parameters
     ----------
@@ -221,16 +223,23 @@ def _follow(folder: Path, console: Console, live: Live | None, every: float, sle
                 _line(console, f"{run.title}: {'  '.join(run.numbers())}  [{run.last or run.word}]")
         ended = all(run.ended for run in runs)
         if runs and (ended or (begun and not changed and _left(folder))):
-            if not live:
-                _line(console, f"{folder} has ended" if ended else f"no study is at work in {folder} any more")
+            if live:
+                live.stop()
+            if not ended and (folder / "study.toml").is_file():
+                _line(console, f"no study is at work in {folder} any more")
+            elif not ended:
+                _line(console, f"no process works in {folder} any more; go on with: ttc-esopt resume {folder}")
+            elif not live:
+                _line(console, f"{folder} has ended")
             return
         sleep(every)
 
 
 def _left(folder: Path) -> bool:
-    """Whether a study's folder was worked in and no process holds it now: runs have failed, or it was stopped."""
+    """Whether a folder was worked in and no process holds it now: it was killed or stopped, or runs have failed."""
+    held = ".lock" if (folder / "study.toml").is_file() else "samples.jsonl"
     try:
-        with open(folder / ".lock", "rb") as lock:
+        with open(folder / held, "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:  # no such file, or held
         return False

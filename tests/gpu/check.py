@@ -4,13 +4,17 @@
     TRITON_INTERPRET=1 python tests/gpu/check.py --small --part a    # on a CPU: do the kernels' bits agree?
 
 Part a needs torch and Triton: bits of the kernels against those of the CPU, rewriting and restoring, speed. Part b
-needs vLLM too, and makes a random Llama on the spot. A line per check, ok or FAILED; exit status 1 if one failed.
+needs vLLM too, and makes a random Llama on the spot; engine and worker are in this process, so that which requests
+share a batch does not depend on when they arrive. A line per check, ok or FAILED; exit status 1 if one failed.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gc
 import itertools
+import mmap
 import os
 import platform
 import sys
@@ -31,6 +35,8 @@ from ttc_esopt.es.shard import Shard
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 SAME_TEXTS = 0.75  # share of greedy replies that a batch and single calls must agree in: sums differ in their last bits
+NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python 3.11 does not name it
+FAR = 1 << 30  # rows whose factors of three directions need 64-bit offsets
 FAILED: list[str] = []
 
 
@@ -81,6 +87,7 @@ def part_a(device: torch.device, small: bool) -> None:
     for word, code in codes.items():
         check(f"{word}: steps, full noise", lambda c=code: steps_alike(c, "full", shards, device))
         check(f"{word}: steps, low-rank noise", lambda c=code: steps_alike(c, "lowrank", shards[:2], device))
+    check("Triton: low-rank factors behind 2^31 values", lambda: far_factors(triton_noise, device))
     for dtype, rounding in itertools.product(DTYPES, noise.ROUNDINGS):
         what = f"{20 if small else 1000} directions leave not one bit, {name_of(dtype)}, {rounding}"
         check(what, lambda d=dtype, r=rounding: restored(triton_noise, d, r, device, small))
@@ -141,6 +148,26 @@ def steps_alike(code: ModuleType, kind: str, shards: list[Shard], device: torch.
     return True
 
 
+def far_factors(code: ModuleType, device: torch.device) -> str | bool:
+    """Only the first rows are computed: the others' factors take room, and on a CPU not even that."""
+    columns, count = 4, 3 * FAR
+    if device.type == "cuda":
+        if torch.cuda.mem_get_info(device)[0] < 5 * count:
+            return "left out: it needs 15 GB of free memory"
+        left = torch.zeros(count, device=device)
+        left[2 * FAR] = 3.0
+    else:  # pages that nobody writes do not exist; the tensor is the beginning of them
+        pages = mmap.mmap(-1, 4 * count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NO_RESERVE)
+        torch.frombuffer(pages, dtype=torch.float32, count=1, offset=8 * FAR)[0] = 3.0
+        left = torch.frombuffer(pages, dtype=torch.float32, count=code.TILE[0])
+    delta, right, scales = (torch.ones(size, device=device) for size in (code.TILE[0] * columns, 3 * columns, 3))
+    code._run(
+        code._accumulate_lowrank, 1, delta, delta, left, right, scales, 3, 1.0, FAR, columns, RANK=1, M=code.TILE[0],
+        N=code.TILE[1],
+    )  # fmt: skip
+    return delta.tolist() == [4.0] * columns + [1.0] * (delta.numel() - columns)
+
+
 def restored(code: ModuleType, dtype: torch.dtype, rounding: str, device: torch.device, small: bool) -> bool:
     base, delta = (tensor.to(device) for tensor in made((5, 201) if small else (2048, 2048), dtype))
     live = torch.empty_like(base)
@@ -175,7 +202,7 @@ def speed(dtype: torch.dtype, device: torch.device, small: bool) -> str:
         "+-1": rate(lambda: code.perturb(base, None, 7, "w", 1e-3, live, values="rademacher")),
         "stochastic": rate(lambda: code.perturb(base, None, 7, "w", 1e-3, live, rounding="stochastic")),
         "restore": rate(lambda: code.apply(base, delta, live)),
-        "step of 10": rate(lambda: code.accumulate(delta, list(range(10)), [1e-4] * 10, "w")),
+        "step of 10 directions": rate(lambda: code.accumulate(delta, list(range(10)), [1e-4] * 10, "w")),
     }
     torch_rate = rate(lambda: torch_noise.perturb(base, None, 7, "w", 1e-3, live))
     told = ", ".join(f"{word} {value:.1f} ({value / copy:.0%})" for word, value in rates.items())
@@ -186,17 +213,19 @@ def speed(dtype: torch.dtype, device: torch.device, small: bool) -> str:
 
 
 def part_b(small: bool) -> None:
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     sys.path.insert(0, str(Path(__file__).parents[1]))
     from tiny_model import make_tiny_model
 
     from ttc_esopt.engines import Request, Sampling, load_engine
 
+    cuda = torch.cuda.is_available()
     with tempfile.TemporaryDirectory() as temporary:
         wide, heads = (128, 2) if small else (1024, 16)  # heads of 64: vLLM has no smaller ones everywhere
         shape = {"hidden_size": wide, "num_attention_heads": heads, "num_key_value_heads": heads // 2}
         scale = 0.3 if small else 0.06
         folder = make_tiny_model(Path(temporary) / "llama", context=1024, scale=scale, **shape)
-        args = '{"gpu_memory_utilization": 0.3}' if torch.cuda.is_available() else ""
+        args = '{"gpu_memory_utilization": 0.3}' if cuda else ""
         greedy = Sampling(temperature=0.0, max_tokens=16)
 
         def requests(directions, sigma=0.02):
@@ -205,12 +234,33 @@ def part_b(small: bool) -> None:
         def texts(engine, directions):
             return [reply.text for reply in engine.generate(requests(directions), greedy)]
 
-        def full() -> str:
-            engine = load_engine(str(folder), engine="vllm", noise=NoiseKind("full"), batch_size=32, engine_args=args)
+        @contextlib.contextmanager
+        def opened(noise: str, **given):
+            """An engine with the card to itself; it must have CUDA graphs, where old weights could hide."""
+            gc.collect()
+            if cuda:
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats()
+            engine = load_engine(
+                str(folder), engine="vllm", noise=NoiseKind.parse(noise), batch_size=32, engine_args=args, **given
+            )
             try:
+                config = engine._core.vllm_config
+                graphs = str(getattr(config.compilation_config, "cudagraph_mode", "of an older vLLM"))
+                if cuda and (config.model_config.enforce_eager or graphs.endswith("NONE")):
+                    raise AssertionError("vLLM works without CUDA graphs here: there is nothing to check")
+                yield engine, f"graphs {graphs}"
+            finally:
+                engine.close()
+
+        def full() -> str:
+            with opened("full") as (engine, graphs):
+                texts(engine, [None] * 8)  # from now on the prefix cache has these prompts
                 before, plain = engine.fingerprint(), texts(engine, [None] * 8)
+                began = time.monotonic()
                 seeds = [one for seed in range(2 if small else 50) for one in (seed, ~seed)]
                 nudged = texts(engine, seeds)
+                seconds = time.monotonic() - began
                 if engine.fingerprint() != before or texts(engine, [None] * 8) != plain:
                     raise AssertionError("the weights or the replies are not those of before")
                 changed = sum(text != plain[i % 4] for i, text in enumerate(nudged))
@@ -220,13 +270,14 @@ def part_b(small: bool) -> None:
                 engine.rewind([])
                 if engine.fingerprint() != before:
                     raise AssertionError("the way back from a step does not lead to the beginning")
-                return f"{len(nudged)} directions, {changed} changed the reply; peak {engine.peak()}"
-            finally:
-                engine.close()
+                return (
+                    f"{len(nudged)} directions in {seconds:.1f} s, {changed} changed the reply; {graphs}; delta "
+                    f"{engine.delta}; peak {engine.peak()}"
+                )
 
         def low_rank() -> str:
-            engine = load_engine(str(folder), engine="vllm", noise=NoiseKind(), batch_size=32, engine_args=args)
-            try:
+            # float16 has eight times the grain of bfloat16: fewer close decisions between two tokens
+            with opened("lowrank:1", dtype="float16" if cuda else "float32") as (engine, graphs):
                 seeds = [1, ~1, 2, ~2, 3, ~3, 4, ~4]
                 together = texts(engine, seeds)
                 alone = [
@@ -244,10 +295,8 @@ def part_b(small: bool) -> None:
                     rates.append(sum(reply.tokens for reply in replies) / (time.monotonic() - began))
                 return (
                     f"{same:.0%} of the texts agree (expected {SAME_TEXTS:.0%}); {rates[0]:.0f} tokens/s unperturbed, "
-                    f"{rates[1]:.0f} under 32 directions; peak {engine.peak()}"
+                    f"{rates[1]:.0f} under 32 directions whose adapters are there; {graphs}; peak {engine.peak()}"
                 )
-            finally:
-                engine.close()
 
         check("vLLM, full noise: rewrite and restore, graphs as vLLM has them", full)
         check("vLLM, low-rank noise: a batch of directions against one by one, speed", low_rank)
@@ -264,12 +313,14 @@ def main() -> int:
     if options.part != "b":
         if find_spec("triton") is None:
             check("part a: Triton is installed (pip install triton)", lambda: False)
-        elif device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-            check("part a: a card, or TRITON_INTERPRET=1", lambda: False)
+        elif (device.type == "cpu") != (os.environ.get("TRITON_INTERPRET") == "1"):
+            check("part a: a card, or TRITON_INTERPRET=1 and none (CUDA_VISIBLE_DEVICES=)", lambda: False)
         else:
             part_a(device, options.small)
     if options.part != "a":
-        if find_spec("vllm") is None:
+        if find_spec("vllm") is None and options.part == "b":
+            check("part b: vLLM is installed", lambda: False)
+        elif find_spec("vllm") is None:
             print("part b left out: vLLM is not installed")
         else:
             part_b(options.small)

@@ -287,4 +287,4 @@ def announcement(plan: dict[str, Any], settings: Settings, options: dict[str, An
     if s.arm != "frozen":
         lines.append(f"{plan['steps']} batches of directions; {s.es_words()}")
     lines.append(f"at most {plan['candidates'] * s.max_tokens} tokens{asked}; {s.sampling_words()}")
-    return [*lines, f"our files go to {path}"]
+    return [*lines, *s.idle(), f"our files go to {path}"]

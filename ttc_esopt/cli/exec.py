@@ -20,6 +20,9 @@ NOT_FOR_HOSTS = (
     "directions", "sandbox", "evaluate_on",
 )  # fmt: skip
 
+# Only `run` and `solve` measure steps; a settings file that asks for it is refused (`host_options`).
+MEASURING = ("diagnostics", "cap_kl", "cap_distance", "on_cap")
+
 # Behind the script these are hardly meant for it.
 OURS = ("--dry-run", "--continue", "--directions", "--model", "--out", "--parser", "--python", "--sandbox", "--seeds")
 
@@ -123,5 +126,5 @@ def register(app: typer.Typer) -> None:
         *host_flags(),
     ]  # fmt: skip
     app.command("exec", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False})(
-        with_settings(_exec, EXEC_HELP, fixed, without=NOT_FOR_HOSTS)
+        with_settings(_exec, EXEC_HELP, fixed, without=(*NOT_FOR_HOSTS, *MEASURING))
     )

@@ -11,12 +11,14 @@ from typing import Any
 
 import typer
 
-from ttc_esopt.cli.exec import NOT_FOR_HOSTS
+from ttc_esopt.cli.exec import MEASURING, NOT_FOR_HOSTS
 from ttc_esopt.cli.options import given_settings, with_settings
 from ttc_esopt.errors import ConfigurationError
 from ttc_esopt.settings import FIELDS
 
-NOT_FOR_SERVE = ({*NOT_FOR_HOSTS} - {"directions"}) | {"prefill", "es_operators", "common_parent", "memory_mb"}
+NOT_FOR_SERVE = ({*NOT_FOR_HOSTS, *MEASURING} - {"directions"}) | {
+    "prefill", "es_operators", "common_parent", "memory_mb",
+}  # fmt: skip
 
 SERVE_HELP = """Serve a model that moves while it answers: OpenAI's interface, EoH's local one, and a route for scores.
 

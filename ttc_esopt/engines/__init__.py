@@ -81,33 +81,28 @@ def load_engine(
     """
     if engine not in ENGINES:
         raise ConfigurationError(f"Expected an engine of {', '.join(ENGINES)}, got {engine!r} (--engine).")
+    given = {
+        "device": device, "dtype": dtype, "noise": noise, "scope": scope, "threads": threads, "batch_size": batch_size,
+        "rounding": rounding, "delta": delta,
+    }  # fmt: skip
+    of_vllm = {"tensor_parallel": tensor_parallel, "engine_args": engine_args}
     if replicas != 1 or work_unit:
         from ttc_esopt.engines.replicas import in_units
 
-        return in_units(
-            model, replicas, work_unit, ray_address, engine=engine, device=device, dtype=dtype, noise=noise,
-            scope=scope, threads=threads, batch_size=batch_size, rounding=rounding, tensor_parallel=tensor_parallel,
-            engine_args=engine_args, delta=delta,
-        )  # fmt: skip
+        return in_units(model, replicas, work_unit, ray_address, engine=engine, **given, **of_vllm)
     # Threads that wait by spinning make torch ten times slower as soon as another process wants one of the cores. It is
     # read once, when torch's OpenMP library is loaded: no effect where the caller has imported torch before.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if resolved(engine, device) == "vllm":
         from ttc_esopt.engines.vllm_engine import VllmEngine
 
-        return VllmEngine(
-            model, device=device, dtype=dtype, noise=noise, scope=scope, threads=threads, batch_size=batch_size,
-            tensor_parallel=tensor_parallel, engine_args=engine_args, rounding=rounding, delta=delta,
-        )  # fmt: skip
+        return VllmEngine(model, **given, **of_vllm)
     if tensor_parallel != 1 or engine_args:
         flag = "--tensor-parallel" if tensor_parallel != 1 else "--engine-args"
         raise ConfigurationError(f"Expected --engine vllm where {flag} is given, got the transformers engine.")
     from ttc_esopt.engines.transformers_engine import TransformersEngine
 
-    return TransformersEngine(
-        model, device=device, dtype=dtype, noise=noise, scope=scope, threads=threads, batch_size=batch_size,
-        rounding=rounding, delta=delta,
-    )  # fmt: skip
+    return TransformersEngine(model, **given)
 
 
 def resolved(engine: str, device: str = "auto") -> str:

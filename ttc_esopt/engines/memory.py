@@ -9,7 +9,7 @@ tensors and the tensors that noise of a scope moves are counted by the code that
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import torch
 from ttc_esopt import models
 from ttc_esopt.engines import resolved
 from ttc_esopt.engines.adapters import lora_rank
-from ttc_esopt.engines.place import device_of
+from ttc_esopt.engines.place import delta_place, device_of
 from ttc_esopt.engines.scopes import linear_modules, resolve_scope
 from ttc_esopt.engines.weights import BLOCK
 from ttc_esopt.errors import EngineError
@@ -55,6 +55,8 @@ class MemoryPlan:
         Of the host.
     share : int
         Devices that share the model: all numbers but the host's are of one.
+    base_spare, delta_spare : int
+        What pinned tensors take on the host beyond their values.
     """
 
     weights: int
@@ -70,6 +72,8 @@ class MemoryPlan:
     host_free: int = 0
     host_total: int = 0
     share: int = 1
+    base_spare: int = 0
+    delta_spare: int = 0
 
     @property
     def apart(self) -> bool:
@@ -89,11 +93,17 @@ class MemoryPlan:
     @property
     def beside(self) -> int:
         """On the host, where that is not the device."""
-        return (self.base + self.delta) * self.share if self.apart else 0
+        return sum(size for _, size in self._moved()) * self.share if self.apart else 0
+
+    def _moved(self) -> list[tuple[str, int]]:
+        moved = [("base", self.base), ("delta", self.delta)]
+        if self.apart:
+            moved.append(("pinned in powers of two", self.base_spare + self.delta_spare))
+        return moved
 
     def text(self) -> str:
         """For people."""
-        moved = [("base", self.base), ("delta", self.delta)]
+        moved = self._moved()
         parts = [("weights", self.weights), *([("blocks", BLOCKS)] if self.apart else moved),
                  ("factors", self.factors), ("cache, about", self.cache)]  # fmt: skip
         text = (
@@ -173,50 +183,46 @@ def memory_plan(settings: Settings, dtype: str = "auto") -> MemoryPlan | None:
     rank = lora_rank(scope)
     edges = sum(rows + columns for rows, columns in linear)
     held = sum(floats.values()) + (rank or 0) * edges
-    moving = {"all": sum(floats.values()), "linear": sum(rows * columns for rows, columns in linear)}.get(scope)
-    moving = rank * edges if rank else moving
-    size = SIZES[dtype]
+    if rank:
+        moved = [rank * edge for shape in linear for edge in shape]
+    else:
+        moved = list(floats.values()) if scope == "all" else [rows * columns for rows, columns in linear]
+    moving, size = sum(moved), SIZES[dtype]
     steps = s.arm in ("esopt", "shuffled") or bool(s.init_from)
     rewritten = s.arm != "frozen" and kind.kind == "full"
     columns = (kind.rank if kind.kind == "lowrank" else rank or 0) if s.arm != "frozen" else 0
     free, total, place = _room(device)
     host_free, host_total = (free, total) if place == HOST else _room(torch.device("cpu"))[:2]
+    share = s.tensor_parallel if resolved(s.engine, s.device) == "vllm" and device.type == "cuda" else 1
+    based = steps or rewritten
     plan = MemoryPlan(
-        weights=size * held, base=size * moving if steps or rewritten else 0,
-        delta=4 * moving if steps else 0, cache=size * _per_token(config) * _rows(s) * (PROMPT + s.max_tokens),
+        weights=size * held // share, base=size * moving // share if based else 0,
+        base_spare=_spare(size * count // share for count in moved) if based else 0,
+        delta=4 * moving // share if steps else 0,
+        delta_spare=_spare(4 * count // share for count in moved) if steps else 0,
+        share=share, cache=size * _per_token(config) * _rows(s) * (PROMPT + s.max_tokens),
         free=free, total=total, where=place, factors=size * columns * edges * _rows(s),
         host_free=host_free, host_total=host_total,
     )  # fmt: skip
-    if resolved(s.engine, s.device) == "vllm":
-        share = s.tensor_parallel if device.type == "cuda" else 1
-        plan = replace(
-            plan, weights=plan.weights // share, base=plan.base // share, delta=plan.delta // share, share=share
-        )  # fmt: skip
-        return placed(plan, s.delta, greedy=True)
-    return placed(plan, s.delta)
+    return placed(plan, s.delta, greedy=resolved(s.engine, s.device) == "vllm")
 
 
 def placed(plan: MemoryPlan, wanted: str, greedy: bool = False) -> MemoryPlan:
-    """The plan with base and delta where they are wanted; "auto": on the device if all fits there, else on the host.
+    """The plan with base and delta where they are wanted, or where `delta_place` puts them by its numbers.
 
-    A `greedy` engine fills the device with its cache, so that "auto" is the host.
+    A `greedy` engine fills the device with its cache.
     """
-    why = ""
-    if wanted == "auto":
-        wanted = "device"
-        if greedy and plan.where != HOST and plan.base + plan.delta:
-            wanted, why = "host", "vLLM's cache takes what is free on the card"
-        elif plan.where != HOST and plan.base + plan.delta:
-            fits = plan.model + plan.batch <= plan.free
-            wanted = "device" if fits else "host"
-            why = "they fit beside the weights" if fits else "beside the weights they do not fit"
-    return replace(plan, delta_at=wanted, why=why, delta=0 if wanted == "replay" else plan.delta)
+    device = "cuda" if plan.where != HOST and plan.base + plan.delta else "cpu"  # without them nothing is to choose
+    fits = None if greedy else lambda: plan.model + plan.batch <= plan.free
+    place, why = delta_place(wanted, device, fits)
+    kept = {"delta": 0, "delta_spare": 0} if place == "replay" else {}
+    return replace(plan, delta_at=place, why=why, **kept)
 
 
 def delta_place_of(settings: Settings, dtype: str = "auto") -> str:
     """Where a run keeps base and delta: as the settings say, or as its memory plan chooses."""
-    if settings.delta != "auto" or device_of(settings.device).type == "cpu":
-        return settings.delta if settings.delta != "auto" else "device"
+    if settings.delta != "auto" or device_of(settings.device).type == "cpu":  # no plan is needed
+        return delta_place(settings.delta, "cpu", lambda: True)[0]
     plan = memory_plan(settings, dtype)
     return plan.delta_at if plan else "auto"
 
@@ -248,6 +254,11 @@ def _room(device: torch.device) -> tuple[int, int, str]:
     facts = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     free, total = (int(facts[name].split()[0]) * 1024 for name in ("MemAvailable", "MemTotal"))
     return free, total, HOST
+
+
+def _spare(sizes: Iterable[int]) -> int:
+    """What torch adds to pinned tensors of these sizes: it makes each a power of two."""
+    return sum((1 << (size - 1).bit_length()) - size for size in sizes if size)
 
 
 def _gib(size: int) -> str:

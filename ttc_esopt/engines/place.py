@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import torch
 
@@ -33,15 +34,30 @@ def device_of(text: str) -> torch.device:
     return device
 
 
-def delta_place(wanted: str, device: torch.device, model: torch.nn.Module) -> str:
-    """Where base and delta lie: "auto" is beside the weights if, with all of them moving, a fifth stays free.
+def delta_place(wanted: str, device: str, fits: Callable[[], bool] | None) -> tuple[str, str]:
+    """Where base and delta lie, and what "auto" chose by (empty where there was nothing to choose).
 
-    A run asks the memory plan instead, which knows what moves and how much the cache takes.
+    Parameters
+    ----------
+    wanted : "auto", or the place itself
+    device : its type, "cpu" or "cuda"
+    fits : whether they fit on the device beside all else that it is to hold, asked where it matters; None: an engine
+        that fills the device with its cache
     """
-    if wanted != "auto":
-        return wanted
-    if device.type != "cuda":
-        return "device"
+    if wanted != "auto" or device == "cpu":
+        return ("device" if wanted == "auto" else wanted), ""
+    if fits is None:
+        return "host", "vLLM's cache takes what is free on the card"
+    if fits():
+        return "device", "they fit beside the weights"
+    return "host", "beside the weights they do not fit"
+
+
+def fit_beside(model: torch.nn.Module, device: torch.device) -> bool:
+    """Whether base and delta of a loaded model, all of it moving, leave a fifth of a CUDA device free.
+
+    A run asks its memory plan instead, which knows what moves and how much the cache takes.
+    """
     moved = sum(p.numel() * (p.element_size() + 4) for p in model.parameters())
     free, total = torch.cuda.mem_get_info(device)
-    return "device" if moved <= free - total / 5 else "host"
+    return moved <= free - total / 5

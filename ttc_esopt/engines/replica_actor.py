@@ -15,6 +15,9 @@ from ttc_esopt.es.noise import NoiseKind
 Steps = Sequence[tuple[Sequence[int], Sequence[float]]]
 Chapters = Sequence[tuple[NoiseKind, str, Steps]]
 PIECE = 64 << 20  # bytes of a file that travel at once
+# For vLLM: its engine in the replica's own process, so that nothing of it outlives a replica that Ray ends; and no
+# choice of processors, which on one machine would be the same for all replicas.
+WITHIN = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
 
 class Replica:
@@ -49,6 +52,8 @@ class Replica:
 
         if given.get("threads"):  # Ray has set it to the processors it counts, and torch reads it once
             os.environ["OMP_NUM_THREADS"] = str(given["threads"])
+        for name, value in WITHIN.items():
+            os.environ.setdefault(name, value)
         from ttc_esopt.engines import load_engine
 
         self._engine = load_engine(model, **given)

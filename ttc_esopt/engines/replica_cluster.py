@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from ttc_esopt.errors import ConfigurationError, EngineError
@@ -94,19 +95,18 @@ class Cluster:
 
     def most(self, need: dict[str, float]) -> int:
         """How many replicas fit into the nodes if nothing else is on them."""
-        alive = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
-        return sum(min(int(node.get(name, 0) // size) for name, size in need.items()) for node in alive)
+        return _fitting(need, [node["Resources"] for node in self.ray.nodes() if node["Alive"]])
 
     def room(self, need: dict[str, float], wanted: int) -> int:
-        """How many of the replicas that are wanted fit into what is free.
+        """How many of the replicas that are wanted fit into what is free, each on one node.
 
-        An upper bound, since what is free is known in sum only; what was freed a moment ago is told late, and waited
-        for a little.
+        What was freed a moment ago is told late, and waited for a little.
         """
+        from ray._private.state import available_resources_per_node  # in public there are sums over all nodes alone
+
         until = time.monotonic() + SETTLING
         while True:
-            free = self.ray.available_resources()
-            fits = min(self.most(need), *(int(free.get(name, 0) // size) for name, size in need.items()))
+            fits = _fitting(need, available_resources_per_node().values())
             if fits >= min(wanted, self.most(need)) or time.monotonic() > until:
                 return min(fits, wanted)
             time.sleep(0.2)
@@ -117,3 +117,8 @@ class Cluster:
             self.own = False
             with contextlib.suppress(Exception):  # a Ray that has died cannot end well, and the run need not care
                 self.ray.shutdown()
+
+
+def _fitting(need: dict[str, float], nodes: Iterable[dict[str, float]]) -> int:
+    """How many times `need` is there, without a part of it on one node and a part on another."""
+    return sum(min(int(node.get(name, 0) // size) for name, size in need.items()) for node in nodes)

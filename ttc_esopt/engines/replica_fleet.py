@@ -19,8 +19,9 @@ from ttc_esopt.engines.replica_cluster import Cluster
 from ttc_esopt.errors import EngineError, TtcEsoptError
 
 TICK = 1.0  # seconds between two looks at what replicas have written
-PATIENCE = 600.0  # seconds that a run waits for a replica when it has none
-LOADING = 3600.0  # seconds that the first replicas may take: large models come over slow networks
+PATIENCE = 600.0  # seconds that a run waits for Ray to start a replica when it has none
+PLACING = 120.0  # the same for the first replicas, if one is at work
+LOADING = 3600.0  # seconds that a started replica may take to load: large models come over slow networks
 TRIES = 3  # replicas that may be lost over one unit, and replacements in a row that may fail
 
 
@@ -64,7 +65,7 @@ class Fleet:
     say : callable
         Told who has joined and who is lost.
     patience : float
-        Seconds to wait for a replica when there is none.
+        Seconds to wait for Ray to start a replica when there is none.
 
     Attributes
     ----------
@@ -125,18 +126,28 @@ class Fleet:
         fits = self._cluster.room(self._need, self.wanted)
         needed = ", ".join(f"{size:g} {name}" for name, size in self._need.items())
         if not fits:
-            raise EngineError(f"Expected room for a replica ({needed}), the cluster has none (--replicas, --device).")
+            free = " free: others are at work on the cluster" if self._cluster.most(self._need) else ""
+            raise EngineError(
+                f"Expected a node with room for a replica ({needed}), none has it{free} (--replicas, "
+                "--tensor-parallel, --threads, --device)."
+            )
         self._fill()
-        until = time.monotonic() + LOADING
-        while len(self.active) < fits and time.monotonic() < until:
+        began = time.monotonic()
+        while len(self.active) < fits and time.monotonic() < began + LOADING:
             self._ray.wait(list(self._joining), timeout=1.0)
             self._admit(strict=True)
+            patience = PLACING if self.active else self._patience
+            if time.monotonic() > began + patience and not any(map(self._started, self._joining.values())):
+                break  # what was free is taken
         if not self.active:
-            raise EngineError(f"No replica has loaded the model within {LOADING:g} s (--replicas).")
+            raise EngineError(
+                f"No replica has loaded the model within {time.monotonic() - began:.0f} s: each takes {needed} "
+                "(--replicas)."
+            )
         if len(self.active) < self.wanted:
             self.say(
                 f"{len(self.active)} of {self.wanted} replicas are at work: each takes {needed}; the others join when "
-                "there is room"
+                "Ray has room for them and has started them"
             )
 
     def add(self) -> None:
@@ -194,6 +205,12 @@ class Fleet:
             if not strict:
                 self.say(f"{place} has joined with fingerprint {found}; {len(self.active)} are at work")
 
+    def _started(self, place: Place) -> bool:
+        """Whether Ray has started its process: then it answers, also while it loads."""
+        if place.asked is None:
+            place.asked = place.actor.written.options(concurrency_group="aside").remote()
+        return bool(self._ray.wait([place.asked], timeout=0)[0])
+
     def _catch_up(self, place: Place) -> None:
         """Send a replica that has loaded the steps that were taken meanwhile."""
         epoch, count = place.at
@@ -237,11 +254,12 @@ class Fleet:
             raise Lost(place, error) from None
 
     def wait_for_one(self) -> None:
-        """No replica is left: wait for a new one. Raises EngineError if none comes."""
-        until = time.monotonic() + self._patience
+        """No replica is left: wait for a new one, longer if it is loading. Raises EngineError if none comes."""
+        began = time.monotonic()
         while not self.active:
             self._fill()
-            if not self._joining or time.monotonic() > until:
+            loading = any(map(self._started, self._joining.values()))
+            if not self._joining or time.monotonic() > began + (LOADING if loading else self._patience):
                 raise EngineError(
                     "All replicas are lost and none has taken their place; what was written and every step are in the "
                     "run's folder: go on with `ttc-esopt resume` (--replicas)."

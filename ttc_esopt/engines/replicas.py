@@ -53,7 +53,7 @@ class ReplicatedEngine:
     say : callable, optional
         Told when replicas are lost or join; None: standard error.
     patience : float
-        Seconds to wait for a replica when all are gone.
+        Seconds to wait for Ray to start a replica when all are gone.
     **given
         Further keyword arguments of `load_engine`.
 

@@ -128,14 +128,16 @@ def _accumulate_lowrank(
     i = (tl.program_id(0) // blocks).to(tl.int64) * M + tl.arange(0, M)
     j = (tl.program_id(0) % blocks).to(tl.int64) * N + tl.arange(0, N)
     acc = tl.zeros((M, N), tl.float32)
+    a = left + i * RANK
+    b = right + j
     for g in range(directions):
-        a = left + (g * rows + i) * RANK
-        b = right + g * RANK * columns + j
         eps = tl.load(a, mask=i < rows, other=0.0)[:, None] * tl.load(b, mask=j < columns, other=0.0)[None, :]
         for k in tl.static_range(1, RANK):
             more = tl.load(b + k * columns, mask=j < columns, other=0.0)
             eps = eps + tl.load(a + k, mask=i < rows, other=0.0)[:, None] * more[None, :]
         acc = acc + (eps * scale) * tl.load(scales + g)
+        a += rows * RANK  # step by step: a product with g may not fit 32 bits
+        b += columns * RANK
     there = (i < rows)[:, None] & (j < columns)[None, :]
     place = delta + i[:, None] * columns + j[None, :]
     tl.store(place, tl.load(place, mask=there, other=0.0) + acc, mask=there)
