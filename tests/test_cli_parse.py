@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
+from in_this_process import typed
 
 GOOD = "{Take the nearest.}\n```python\ndef f(x):\n    return x\n```\n"
 
 
 @pytest.fixture
-def command(tmp_path):
-    def call(*arguments: str) -> subprocess.CompletedProcess:
-        words = [sys.executable, "-m", "ttc_esopt.cli.main", "parse", *arguments]
-        return subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "COLUMNS": "100"})
-
-    return call
+def command(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    return lambda *arguments: typed("parse", *arguments, cwd=tmp_path)
 
 
 @pytest.fixture

@@ -4,16 +4,7 @@ import subprocess
 import sys
 
 import pytest
-
-
-def ttc(*arguments, cwd=None):
-    return subprocess.run(
-        [sys.executable, "-m", "ttc_esopt.cli.main", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        timeout=120,
-    )
+from in_this_process import typed as ttc
 
 
 def one_line(done):
@@ -65,11 +56,25 @@ def test_a_folder_without_a_run_is_one_line_and_exit_2(tmp_path, command):
     assert done.returncode == 2 and "holds no run" in one_line(done)
 
 
+def test_the_command_is_a_process_with_an_exit_status(tmp_path):
+    command = [sys.executable, "-m", "ttc_esopt.cli.main"]
+    done = subprocess.run([*command, "resume", tmp_path], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and "holds no run" in one_line(done)
+    done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout.startswith("ttc-esopt ")
+
+
 def test_every_command_has_help():
     top = ttc("--help").stdout
     for command in ("run", "resume", "replay", "export", "evaluate", "parse", "models", "doctor"):
         assert command in top
         assert ttc(command, "--help").returncode == 0
+
+
+def test_commands_for_other_frameworks_offer_no_measurements_of_steps():
+    for command, offered in (("run", True), ("serve", False), ("exec", False)):
+        help = ttc(command, "--help").stdout
+        assert all((flag in help) == offered for flag in ("--diagnostics", "--cap-kl", "--cap-distance", "--on-cap"))
 
 
 def test_light_commands_do_not_load_torch():

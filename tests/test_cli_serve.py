@@ -10,6 +10,7 @@ import time
 from http.client import HTTPConnection
 
 import pytest
+from in_this_process import typed
 from serving import HELLO, TOKEN
 from tiny_model import make_tiny_model
 
@@ -90,8 +91,9 @@ def test_ctrl_c_ends_after_the_running_batch_and_continue_goes_on(tmp_path):
         (("--continue",), "holds no run"),
     ],
 )
-def test_wrong_options_are_one_line_and_exit_2(tmp_path, arguments, message):
-    process = command("--out", tmp_path / "x", *arguments, TTC_ESOPT_TOKEN="")
-    said = process.communicate(timeout=60)[0]
-    assert process.returncode == 2 and message in said and len(said.strip().splitlines()) == 1
+def test_wrong_options_are_one_line_and_exit_2(tmp_path, monkeypatch, arguments, message):
+    monkeypatch.setenv("TTC_ESOPT_TOKEN", "")
+    done = typed("serve", "--out", tmp_path / "x", *arguments)
+    said = done.stdout + done.stderr
+    assert done.returncode == 2 and message in said and len(said.strip().splitlines()) == 1
     assert not (tmp_path / "x").exists()

@@ -40,7 +40,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def evaluator():
-    with Evaluator(PROBLEM) as one:
+    with Evaluator(PROBLEM, instances=PROBLEM.instances("train", 50)[:4]) as one:
         yield one
 
 

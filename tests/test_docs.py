@@ -1,7 +1,10 @@
 """The documentation's commands exist, and its programs and worked examples run as they stand."""
 
+import contextlib
 import functools
+import io
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -9,9 +12,11 @@ from pathlib import Path
 
 import pytest
 from benchmark_files import BERLIN52, written
+from in_this_process import typed
 
 from ttc_esopt import problems
 from ttc_esopt.problems.files import detect
+from ttc_esopt.problems.tsp_construct import TspConstruct
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -40,11 +45,7 @@ def execute(code, tmp_path):
 
 
 def commanded(command, folder):
-    words = shlex.split(command)
-    return subprocess.run(
-        [sys.executable, "-m", "ttc_esopt.cli.main", *words[1:]],
-        capture_output=True, text=True, cwd=folder, timeout=900,
-    )  # fmt: skip
+    return typed(*shlex.split(command)[1:], cwd=folder)
 
 
 @functools.lru_cache
@@ -83,9 +84,16 @@ def test_python_of_the_docs_runs(block, tmp_path):
 
 @pytest.mark.model
 @pytest.mark.parametrize("block", [block for block in BLOCKS if "smollm2" in block])
-def test_python_of_the_docs_runs_with_the_real_model(block, tmp_path):
-    done = execute(block.replace("budget=120", "budget=28, directions=4, max_tokens=32"), tmp_path)
-    assert done.returncode == 0, done.stderr
+def test_python_of_the_docs_runs_with_the_real_model(block, tmp_path, monkeypatch):
+    """In this process, and on few instances: no interpreter of its own, which loads much, and no thousand tests."""
+    instances = TspConstruct.instances
+    monkeypatch.setattr(TspConstruct, "instances", lambda self, *where: instances(self, *where)[:16])
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, "berlin52.tsp", BERLIN52)
+    (tmp_path / "block.py").write_text(block.replace("budget=120", "budget=28, directions=4, max_tokens=24"))
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        runpy.run_path("block.py", run_name="__main__")
+    assert out.getvalue()
     if "berlin52" in block:
         assert (tmp_path / "b52" / "berlin52.tour").is_file()
 
@@ -142,7 +150,7 @@ def test_the_worked_example_is_evaluated_as_written(own_problem):
 def test_the_worked_example_is_searched_with_the_real_model(own_problem):
     command = only("ttc-esopt run --problem job_shop.py:JobShop")
     assert "--budget 120" in command
-    small = command.replace("--budget 120", "--budget 28 --directions 4 --max-tokens 48")
+    small = command.replace("--budget 120", "--budget 28 --directions 4 --max-tokens 24 --threads 1 --workers 1")
     done = commanded(small, own_problem)
     assert done.returncode == 0, done.stderr
     assert "def priority" in (own_problem / "shop" / "best.py").read_text()

@@ -1,8 +1,8 @@
-"""Every `ttc-esopt` command of README, docs/ and runs/README.md is run as it stands, page by page, in one folder each.
+"""Every `ttc-esopt` command of README, docs/ and runs/README.md is run as it stands, page by page.
 
-Searches and test sets are smaller than written, and the model called smollm2-135m is a tiny random one, but for those
-of README's commands that go on from a model which has learned. What needs another program's environment has a test
-elsewhere.
+The pages share a folder, in which a command that several of them show is run once. Searches and test sets are smaller
+than written, and the model called smollm2-135m is a tiny random one, but for those of README's commands that go on from
+a model which has learned. What needs another program's environment has a test elsewhere.
 """
 
 import functools
@@ -25,7 +25,9 @@ from ttc_esopt.problems.kp_construct import KpConstruct
 from ttc_esopt.problems.tsp_construct import TspConstruct
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "runs" / "README.md"]
+README = ROOT / "README.md"
+STUDIES = ROOT / "docs" / "studies.md"  # first: its studies are of several jobs, and other pages go on with them
+PAGES = [STUDIES, README, *sorted(set((ROOT / "docs").glob("*.md")) - {STUDIES}), ROOT / "runs" / "README.md"]
 ELSEWHERE = {
     "--engine vllm": "tests/with_vllm/test_vllm_runs.py",
     "ttc-esopt serve": "tests/test_serve_examples.py, tests/test_cli_serve.py",
@@ -67,6 +69,8 @@ def smaller(command, tokens=8):
     given = {"--max-tokens": str(tokens), "--threads": "1"}
     if searches[1] != "exec":
         given |= {"--budget": "28", "--directions": "4"}
+        if "--evaluate-on" not in command:
+            given["--workers"] = "1"
     if searches[1] == "solve":
         given |= {"--strong-seconds": "1"}
     for option in given:
@@ -98,9 +102,8 @@ def few(instances):
 
 
 @pytest.fixture
-def ttc(tmp_path, monkeypatch):
-    """Runs a command in this process in the folder of the test; its exit code."""
-    monkeypatch.chdir(tmp_path)
+def ttc(monkeypatch):
+    """Runs a command in this process in the current folder; its exit code."""
     for problem in (TspConstruct, KpConstruct):  # a thousand test instances for each program take a while
         monkeypatch.setattr(problem, "instances", few(problem.instances))
 
@@ -119,8 +122,13 @@ def ttc(tmp_path, monkeypatch):
     return call
 
 
-@pytest.fixture
-def folder(tmp_path, ttc):
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """A folder for all pages, and the commands that were run in it."""
+    return furnished(tmp_path_factory.mktemp("reader")), set()
+
+
+def furnished(folder):
     """What a reader of the pages has: instance files, programs, a host's script, recipes, runs."""
     files = {
         "berlin52.tsp": benchmark_files.BERLIN52, "gr17.tsp": benchmark_files.GR17,
@@ -130,27 +138,33 @@ def folder(tmp_path, ttc):
     own = (ROOT / "docs" / "own-problem.md").read_text()
     files |= dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", own, re.S))
     for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    (tmp_path / "DIR").mkdir()
-    user_script(tmp_path, str(DOUBLE))
-    shutil.copytree(ROOT / "runs", tmp_path / "runs", ignore=shutil.ignore_patterns("*.py", "__pycache__", "[!p]*/"))
-    pilot = tmp_path / "runs" / "pilot.toml"
+        (folder / name).write_text(text)
+    (folder / "DIR").mkdir()
+    user_script(folder, str(DOUBLE))
+    shutil.copytree(ROOT / "runs", folder / "runs", ignore=shutil.ignore_patterns("*.py", "__pycache__", "[!p]*/"))
+    pilot = folder / "runs" / "pilot.toml"
     small = re.sub(r"budget = \d+", "budget = 20\ndirections = 2", pilot.read_text())
     small = re.sub(r"max_tokens = \d+", "max_tokens = 8", small).replace("seeds = [1, 2]", "seeds = [1]")
     small = re.sub(r"\[arms.(noise|shuffled)\]\narm = .*\n", "", small).replace("tsp_construct", "asp_construct")
     pilot.write_text(re.sub(r"against = .*", 'against = "frozen"', small))
     for name, values, arm in (("a", BASELINE, "frozen"), ("b", CANDIDATE, "esopt"), ("es", CANDIDATE, "esopt")):
-        side(tmp_path / "runs", name, values, arm=arm)
-    side(tmp_path / "runs", "drawn", BASELINE, temperature=1.2)
-    return tmp_path
+        side(folder / "runs", name, values, arm=arm)
+    side(folder / "runs", "drawn", BASELINE, temperature=1.2)
+    return folder
 
 
-def run_all(listed, ttc, capfd, first=8):
-    """Run commands; `first` are the tokens of the first one's replies."""
+def run_all(listed, ttc, capfd, done, first=8):
+    """Run commands that are not `done`; `first` are the tokens of the first one's replies."""
     for number, command in enumerate(listed):
-        code = ttc(smaller(command, 8 if number else first))
+        short = smaller(command, 8 if number else first)
+        if short in done:
+            continue
+        if short.startswith("ttc-esopt run ") and "--dry-run" not in short:  # another page may have a run of that name
+            shutil.rmtree(re.search(r" --out (\S+)", short)[1], ignore_errors=True)
+        code = ttc(short)
         out, err = capfd.readouterr()
         assert code == 0 or lacking(command, out + err), f"{command}\n{out}\n{err}"
+        done.add(short)
 
 
 def lacking(command, said):
@@ -158,14 +172,16 @@ def lacking(command, said):
     return "--sandbox required" in command and "required" in said
 
 
+@pytest.mark.xdist_group("pages")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.name}")
-def test_the_commands_of_the_page_run(page, folder, ttc, capfd, cache, monkeypatch):
+def test_the_commands_of_the_page_run(page, shared, ttc, capfd, cache, monkeypatch):
+    folder, done = shared
     monkeypatch.setenv("TTC_ESOPT_CACHE", str(cache))
-    words = {word for command in commands(page) for word in shlex.split(command)}
-    for command in commands(PAGES[0])[:3] if page != PAGES[0] else []:  # runs that other pages go on from
-        if words & {"demo", "demo-frozen"} and shlex.split(command)[-1] in words | {"demo"}:
-            assert ttc(smaller(command)) == 0
-    run_all([one for one in commands(page) if not elsewhere(one) and not learned(one)], ttc, capfd)
+    monkeypatch.chdir(folder)
+    listed = [one for one in commands(page) if not elsewhere(one) and not learned(one)]
+    if {"demo", "demo-frozen"} & {word for command in listed for word in shlex.split(command)}:
+        listed = commands(README)[:3] + listed  # runs that other pages go on from
+    run_all(listed, ttc, capfd, done)
 
 
 def learned(command):
@@ -174,11 +190,12 @@ def learned(command):
 
 
 @pytest.mark.model
-def test_the_commands_that_need_a_model_which_has_learned_run_with_the_real_one(folder, ttc, capfd):
-    listed = commands(PAGES[0])
+def test_the_commands_that_need_a_model_which_has_learned_run_with_the_real_one(tmp_path, monkeypatch, ttc, capfd):
+    monkeypatch.chdir(furnished(tmp_path))
+    listed = commands(README)
     assert "--out demo" in listed[0] and sum(map(learned, listed)) == 2
-    run_all([listed[0], *filter(learned, listed)], ttc, capfd, first=128)
-    assert all((folder / "demo" / name).is_file() for name in ("best.py", "report.html"))
+    run_all([listed[0], *filter(learned, listed)], ttc, capfd, set(), first=128)
+    assert all((tmp_path / "demo" / name).is_file() for name in ("best.py", "report.html"))
 
 
 def test_what_is_tested_elsewhere_is_there():

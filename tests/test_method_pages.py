@@ -44,7 +44,7 @@ def run(tmp_path_factory):
     settings = resolve({"budget": 40, "population": 4, "directions": 6, "sigma": 0.05, "alpha": 0.2, "arm": "esopt"})
     folder, engine = RunFolder.create(path, settings, "test"), StandInEngine()
     folder.note_model(engine.describe(), engine.fingerprint())
-    with Evaluator(problem) as evaluator:
+    with Evaluator(problem, instances=problem.instances("train", 50)[:4], workers=1) as evaluator:
         Search(folder, problem, scaffolds.build(problem, settings), engine, evaluator, Quiet()).run()
     return path
 

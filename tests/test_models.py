@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from in_this_process import typed
 from typer.testing import CliRunner
 
 from ttc_esopt import models
@@ -110,9 +111,7 @@ def test_models_list_shows_the_state(cache):
 
 
 def test_models_pull_of_an_unknown_name_is_bad_usage(cache):
-    done = subprocess.run(
-        [sys.executable, "-m", "ttc_esopt.cli.main", "models", "pull", "smolm2"], capture_output=True, text=True
-    )
+    done = typed("models", "pull", "smolm2")
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "Did you mean smollm2-135m?" in done.stderr
 
 

@@ -3,11 +3,12 @@
 import json
 import math
 import shutil
-import subprocess
 import sys
 
 import numpy as np
 import pytest
+from in_this_process import typed
+from in_this_process import use as use_this_process
 from stand_in import StandInEngine
 from tiny_model import make_tiny_model
 
@@ -18,6 +19,7 @@ from ttc_esopt.es.optimizer import direction_seed
 from ttc_esopt.probe import probe
 from ttc_esopt.probe.plan import announcement, planned
 from ttc_esopt.probe.signal import advise, directions_needed, mean_spread, reliability, step_gain, step_snr
+from ttc_esopt.problems.tsp_construct import TspConstruct
 
 GIVEN = {"model": "smollm2-135m", "sigmas": "0.01,0.1", "directions": 6, "replies": 5, "seed": 3, "workers": 2}
 FILES = ("probe.toml", "probe.jsonl", "probe.json")
@@ -43,7 +45,10 @@ class Dying(StandInEngine):
 
 @pytest.fixture
 def engine(monkeypatch):
-    """What the probe opens, by class; counts how often."""
+    """What the probe opens, by class; counts how often. Programs are run in this process, on a few instances."""
+    use_this_process(monkeypatch)
+    instances = TspConstruct.instances
+    monkeypatch.setattr(TspConstruct, "instances", lambda self, *where: instances(self, *where)[:8])
     state = {"kind": StandInEngine, "opened": 0}
 
     def opened(folder, model=None):
@@ -330,8 +335,7 @@ def test_the_command_refuses_in_one_line_and_exit_2(tmp_path, engine, monkeypatc
 
 
 def test_dry_run_writes_nothing(tmp_path):
-    words = [sys.executable, "-m", "ttc_esopt.cli.main", "probe", "--dry-run", "--out", str(tmp_path / "p")]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    done = typed("probe", "--dry-run", "--out", tmp_path / "p")
     assert done.returncode == 0, done.stderr
     assert "at most 600 replies" in done.stdout and done.stdout.endswith("nothing was run (--dry-run)\n")
     assert not (tmp_path / "p").exists()

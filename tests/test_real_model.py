@@ -1,4 +1,4 @@
-"""The main job with the real small model, from the command line: run, replay, kill and resume, arms."""
+"""The main job with the real small model, as the command line does it: run, replay, kill and resume, export."""
 
 import json
 import os
@@ -9,18 +9,20 @@ import sys
 import time
 
 import pytest
+from in_this_process import typed
 
 pytestmark = pytest.mark.model
-TTC = [sys.executable, "-m", "ttc_esopt.cli.main"]
+SMALL = """
+from ttc_esopt.problems.tsp_construct import TspConstruct
+
+class Small(TspConstruct):
+    def instances(self, split, size):
+        return super().instances(split, size)[:16]
+"""
 RUN = [
-    *("run", "--problem", "tsp_construct", "--esopt", "--model", "smollm2-135m", "--budget", "24", "--directions", "4"),
-    *("--offspring", "2", "--init", "seeds", "--max-tokens", "96", "--seed", "5", "--threads", "1", "--workers", "1"),
-    "--out",
+    *("run", "--esopt", "--model", "smollm2-135m", "--budget", "24", "--directions", "4", "--offspring", "2"),
+    *("--init", "seeds", "--max-tokens", "96", "--seed", "5", "--threads", "1", "--workers", "1"),
 ]
-
-
-def ttc(*arguments):
-    return subprocess.run([*TTC, *map(str, arguments)], capture_output=True, text=True, timeout=600)
 
 
 def content(folder):
@@ -28,9 +30,16 @@ def content(folder):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
+def command(tmp_path_factory):
+    """The run's, but for its folder; on few instances, since a thousand say no more here."""
+    (file := tmp_path_factory.mktemp("problem") / "small.py").write_text(SMALL)
+    return [*RUN, "--problem", f"{file}:Small", "--out"]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, command):
     folder = tmp_path_factory.mktemp("real") / "run"
-    done = ttc(*RUN, folder)
+    done = typed(*command, folder)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().splitlines()[-1] == f"best heuristic: {folder / 'best.py'}"
     return folder
@@ -49,26 +58,27 @@ def test_a_run_leaves_samples_steps_best_heuristic_and_report(undisturbed):
 
 def test_replay_prints_the_fingerprint_that_the_run_ended_with(undisturbed):
     last = json.loads((undisturbed / "history.jsonl").read_text().splitlines()[-1])["fingerprint"]
-    done = ttc("replay", undisturbed, "--model", "smollm2-135m")
+    done = typed("replay", undisturbed, "--model", "smollm2-135m")
     assert done.returncode == 0 and done.stdout.split()[0] == last, done.stderr
 
 
-def test_a_run_killed_at_a_random_moment_resumes_to_the_bytes_of_the_undisturbed_run(undisturbed, tmp_path):
+def test_a_run_killed_at_a_random_moment_resumes_to_the_bytes_of_the_undisturbed_run(undisturbed, command, tmp_path):
     folder = tmp_path / "killed"
-    process = subprocess.Popen([*TTC, *RUN, folder], stdout=subprocess.DEVNULL, start_new_session=True)
+    words = [sys.executable, "-m", "ttc_esopt.cli.main", *command, folder]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, start_new_session=True)
     while not (folder / "samples.jsonl").exists():  # the model is loading
         assert process.poll() is None
         time.sleep(0.1)
     time.sleep(random.uniform(1, 30))
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    done = ttc("resume", folder)
+    done = typed("resume", folder)
     assert done.returncode == 0, done.stderr
     assert content(folder) == content(undisturbed)
 
 
 def test_exported_weights_are_those_of_the_run(undisturbed, tmp_path):
-    done = ttc("export", undisturbed, "--out", tmp_path / "tuned")
+    done = typed("export", undisturbed, "--out", tmp_path / "tuned")
     assert done.returncode == 0, done.stderr
     fingerprint = done.stdout.split()[1]
     from ttc_esopt.engines import load_engine

@@ -415,6 +415,13 @@ class Own(SelfScored):
 """
 
 
+@pytest.fixture(scope="module")
+def self_scored(tmp_path_factory):
+    (file := tmp_path_factory.mktemp("problem") / "self_scored.py").write_text(SELF_SCORED)
+    with Evaluator(problems.load(f"{file}:Own"), workers=1, timeout=4) as evaluator:
+        yield evaluator
+
+
 @pytest.mark.parametrize(
     ("code", "word", "alarm"),
     [
@@ -430,12 +437,8 @@ class Own(SelfScored):
         ("def f(x): return float(x)", None, False),
     ],
 )  # fmt: skip
-def test_a_score_of_the_programs_own_must_be_possible(tmp_path_factory, code, word, alarm):
-    file = tmp_path_factory.getbasetemp() / "self_scored.py"
-    if not file.exists():
-        file.write_text(SELF_SCORED)
-    with Evaluator(problems.load(f"{file}:Own"), workers=1, timeout=4) as evaluator:
-        outcome = evaluator.evaluate([code])[0]
+def test_a_score_of_the_programs_own_must_be_possible(self_scored, code, word, alarm):
+    outcome = self_scored.evaluate([code])[0]
     assert (outcome.failure, outcome.alarm) == (word, alarm), outcome
 
 
@@ -451,12 +454,17 @@ def test_a_score_of_the_programs_own_must_be_possible(tmp_path_factory, code, wo
         ("~.", "", "valid"),
     ],
 )
-def test_a_program_that_pretends_to_be_compiled_gains_nothing(said, then, word):
-    problem = problems.load("kp_construct")
-    honest = problem.baselines["best_ratio"]
+def test_a_program_that_pretends_to_be_compiled_gains_nothing(sacks, said, then, word):
+    honest = sacks.problem.baselines["best_ratio"]
     code = f"import os\nos.write(3, {said.encode()!r})\n{then}\n{honest}"
-    with Evaluator(problem, workers=1, timeout=2) as evaluator:
-        outcome = evaluator.evaluate([code])[0]
-        assert (outcome.failure or "valid") == word, outcome
-        if outcome.valid:
-            assert outcome.objective == evaluator.evaluate([honest])[0].objective
+    outcome = sacks.evaluate([code])[0]
+    assert (outcome.failure or "valid") == word, outcome
+    if outcome.valid:
+        assert outcome.objective == sacks.evaluate([honest])[0].objective
+
+
+@pytest.fixture(scope="module")
+def sacks():
+    """The whole train set, which may be compiled."""
+    with Evaluator(problems.load("kp_construct"), workers=1, timeout=2) as evaluator:
+        yield evaluator

@@ -23,7 +23,7 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def evaluator():
-    with Evaluator(PROBLEM) as one:
+    with Evaluator(PROBLEM, instances=PROBLEM.instances("train", 50)[:4]) as one:
         yield one
 
 

@@ -5,10 +5,10 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from in_this_process import typed
 from serving import EOH, lines, serving
 
 ROOT = Path(__file__).parents[1]
@@ -53,10 +53,8 @@ def test_the_evaluator_of_openevolve_scores_programs_and_tells_the_server(served
 
 
 def test_the_commands_of_the_page_name_options_that_exist():
-    shown = subprocess.run(
-        [sys.executable, "-m", "ttc_esopt.cli.main", "serve", "--help"], capture_output=True, text=True, timeout=60,
-        check=True,
-    )  # fmt: skip
+    shown = typed("serve", "--help")
+    assert shown.returncode == 0
     options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", re.sub("`ttc-esopt exec[^`]*`", "", PAGE)))
     for option in options - {"--config", "--output"}:  # of openevolve-run
         assert option in shown.stdout, f"{option} is no option of serve"

@@ -35,7 +35,7 @@ STEP = (
 
 @pytest.fixture(scope="module")
 def evaluator():
-    with Evaluator(PROBLEM) as one:
+    with Evaluator(PROBLEM, instances=PROBLEM.instances("train", 50)[:4]) as one:
         yield one
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from eoh2_user import DOUBLE, user_script
+from in_this_process import typed
 
 from ttc_esopt.cli.exec import without_keys
 
@@ -65,13 +66,6 @@ def test_ctrl_c_twice_ends_at_once_and_leaves_nothing_running(tmp_path):
     assert (tmp_path / "results" / "ttc_esopt" / "samples.jsonl").read_text().count("\n") == 6
 
 
-def ttc(*arguments, cwd=None):
-    return subprocess.run(
-        [sys.executable, "-m", "ttc_esopt.cli.main", "exec", *map(str, arguments)],
-        capture_output=True, text=True, cwd=cwd, timeout=120,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -86,13 +80,13 @@ def ttc(*arguments, cwd=None):
 )
 def test_wrong_usage_is_one_line_and_exit_status_2(tmp_path, arguments, says):
     user_script(tmp_path, str(DOUBLE))
-    done = ttc(*arguments, cwd=tmp_path)
+    done = typed("exec", *arguments, cwd=tmp_path)
     assert done.returncode == 2 and says in done.stderr and len(done.stderr.strip().splitlines()) == 1, done.stderr
 
 
 def test_a_dry_run_prints_the_plan_and_writes_nothing_of_ours(tmp_path):
     script = user_script(tmp_path, str(DOUBLE), pop=4, generations=20)
-    done = ttc("--esopt", "--dry-run", script, cwd=tmp_path)
+    done = typed("exec", "--esopt", "--dry-run", script, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "candidates in all: 448 (the host alone: 88; --directions host keeps the host's own numbers)" in done.stdout
     assert not (tmp_path / "results" / "ttc_esopt").exists()
@@ -100,14 +94,14 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing_of_ours(tmp_path):
 
 def test_an_option_of_ours_behind_the_script_is_pointed_out(tmp_path):
     script = user_script(tmp_path, str(DOUBLE))
-    done = ttc("--dry-run", script, "--directions=3", "--mine", "4", cwd=tmp_path)
+    done = typed("exec", "--dry-run", script, "--directions=3", "--mine", "4", cwd=tmp_path)
     assert done.returncode == 0 and "note: --directions=3 stands behind the script" in done.stdout
     assert "10 by m1" in done.stdout and "--mine" not in done.stdout
 
 
 def test_an_interpreter_that_is_none_is_one_line(tmp_path):
     script = user_script(tmp_path, str(DOUBLE))
-    done = ttc("--python", "/no/python", script, cwd=tmp_path)
+    done = typed("exec", "--python", "/no/python", script, cwd=tmp_path)
     assert done.returncode == 2 and "/no/python cannot be started" in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
 
