@@ -200,6 +200,7 @@ def test_the_ladder_is_relative_to_the_models_own_sigma():
     assert planned(model="smollm2-135m", sigma=1e-3).sigmas == (0.0, 2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3)
     assert planned(sigmas=[2e-3, 0, 1e-3]).sigmas == (0.0, 1e-3, 2e-3)
     assert planned(scaffold="sample").operator == "i1" and planned().operator == "m1"
+    assert planned(operator="i1").operator == "i1"
 
 
 @pytest.mark.parametrize(

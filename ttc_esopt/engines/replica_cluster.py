@@ -70,6 +70,7 @@ class Cluster:
             return
         given: dict[str, Any] = {"log_to_driver": False, "logging_level": "CRITICAL", "configure_logging": True}
         if not address:
+            os.environ.setdefault("RAY_worker_niceness", "0")  # else evaluation takes the processors from replicas
             given |= {
                 "address": "local", "num_cpus": max(cores, len(os.sched_getaffinity(0))), "include_dashboard": False,
                 "object_store_memory": STORE, "_node_ip_address": HOME,

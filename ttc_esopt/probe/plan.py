@@ -16,7 +16,7 @@ from ttc_esopt.probe import NOT_HERE
 from ttc_esopt.runner import settings_of
 from ttc_esopt.scaffolds.base import Call, Draft, Individual, distinct_best
 from ttc_esopt.scaffolds.eoh import PARENTS
-from ttc_esopt.settings import OPERATORS, Settings
+from ttc_esopt.settings import Settings
 from ttc_esopt.statistics import detectable_icc
 
 LADDER = (0.25, 0.5, 1.0, 2.0, 4.0)  # times the model's own sigma
@@ -51,7 +51,7 @@ def planned(
     ----------
     sigmas : the ladder, as numbers or as text with commas; 0 is always added. None: `LADDER` times the model's sigma
     directions, replies : per sigma and per direction, >= 2 each
-    operator : of OPERATORS; None: m1 in scaffold eoh where the problem has a heuristic to begin with, else i1
+    operator : i1, e1, e2, m1 or m2; None: m1 in scaffold eoh where the problem has a heuristic to begin with, else i1
     given : settings of a run; those in `NOT_HERE` have no effect
 
     Raises
@@ -62,8 +62,8 @@ def planned(
     for value, flag in ((directions, "--directions"), (replies, "--replies")):
         if value < 2:
             raise ConfigurationError(f"Expected at least 2, got {value} ({flag}): variances need two values.")
-    if operator not in (None, *OPERATORS):
-        raise ConfigurationError(f"Expected an operator of {', '.join(OPERATORS)}, got {operator} (--operator).")
+    if operator not in (None, *PARENTS):
+        raise ConfigurationError(f"Expected an operator of {', '.join(PARENTS)}, got {operator} (--operator).")
     kept = {name: value for name, value in given.items() if name not in NOT_HERE or name in ("sigma", "sigma_end")}
     settings = settings_of({**kept, "directions": directions, "replies_per_direction": replies})
     problem = problem_of(settings)
