@@ -10,12 +10,8 @@ from importlib.util import find_spec
 
 import pytest
 
-# files whose tests share fixtures that take long: one process of several runs all of a file (--dist loadgroup)
-TOGETHER = {
-    "test_diagnoses.py", "test_evaluation_compiled.py", "test_evaluation_ray.py", "test_export.py", "test_packaging.py",
-    "test_real_model.py", "test_replicas.py", "test_report_browser.py", "test_tuned.py",
-}  # fmt: skip
-# files with units of work that take minutes, which begin first: what begins last is waited for by the other processes
+# files that take minutes, which begin first: several processes run a file each (--dist loadfile), and what begins last
+# is waited for by the others
 FIRST = (
     "test_real_model.py", "test_docs_commands.py", "test_replicas.py", "test_docs.py", "test_evaluation_ray.py",
     "test_tuned.py", "test_diagnoses.py", "test_export.py", "test_report_browser.py", "test_packaging.py",
@@ -35,7 +31,7 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config):
-    if hasattr(config.option, "loadscopereorder"):  # pytest-xdist: units in our order, not by their number of tests
+    if hasattr(config.option, "loadscopereorder"):  # pytest-xdist: files in our order, not by their number of tests
         config.option.loadscopereorder = False
 
 
@@ -44,15 +40,12 @@ def browser():
     return next((path for name in BROWSERS if (path := shutil.which(name))), None)
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in this hook too
 def pytest_collection_modifyitems(config, items):
     missing = "Playwright (pip install playwright)" if find_spec("playwright") is None else None
     if missing is None and browser() is None:
         missing = "Chromium (apt install chromium)"
     items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
     for item in items:
-        if item.path.name in TOGETHER:
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
         if missing and "browser" in item.keywords:
             item.add_marker(pytest.mark.skip(reason=f"needs {missing}"))
     if not config.getoption("--model"):

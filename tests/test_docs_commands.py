@@ -172,7 +172,6 @@ def lacking(command, said):
     return "--sandbox required" in command and "required" in said
 
 
-@pytest.mark.xdist_group("pages")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.name}")
 def test_the_commands_of_the_page_run(page, shared, ttc, capfd, cache, monkeypatch):
     folder, done = shared
