@@ -37,7 +37,7 @@ def typed(*words, cwd=None):
     code, out, err = 0, io.StringIO(), io.StringIO()
     with (
         mock.patch.object(sys, "argv", words), contextlib.chdir(cwd or "."),
-        mock.patch("numba.core.event.register"),  # what is compiled later in this process is not this command's to say
+        mock.patch("ttc_esopt.evaluation.notice.say_when_compiling"),  # else it speaks in later tests too
         contextlib.redirect_stdout(out), contextlib.redirect_stderr(err),
     ):  # fmt: skip
         try:
