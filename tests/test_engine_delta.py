@@ -37,6 +37,9 @@ def weights_of(placement, kind, dtype, rounding="nearest"):
     generator = torch.Generator().manual_seed(3)
     shapes = {"whole": (12, 10), "slice": (5, 16), "rows": (11, 7), **(VECTORS if kind.kind == "full" else {})}
     live = {name: torch.randn(shape, generator=generator).to(dtype) for name, shape in shapes.items()}
+    live["turned"] = torch.randn((10, 12), generator=generator).to(dtype).T  # as some engines hold a matrix
+    if kind.kind == "full":
+        live["stack"] = torch.randn((5, 6, 4), generator=generator).to(dtype).transpose(1, 2)
     return Weights(live, list(live), kind, "all", SHARDS, rounding=rounding, placement=placement)
 
 
@@ -79,6 +82,13 @@ def test_restoring_after_many_directions_is_exact_wherever_delta_lies(placement)
     assert weights.sha256() == before
 
 
+def test_blocks_bound_what_travels_also_of_tensors_that_lie_another_way():
+    weights = weights_of("host", FULL, torch.float32)
+    for name in ("whole", "turned", "stack"):
+        sizes = [part.stop - part.start for part, _ in weights.blocks(name)]
+        assert max(sizes) <= 50 and sum(sizes) == weights.live[name].numel()
+
+
 def test_replay_holds_no_delta_and_says_what_is_held():
     sizes = {}
     for placement in PLACEMENTS:
@@ -86,7 +96,7 @@ def test_replay_holds_no_delta_and_says_what_is_held():
         assert weights.held()["base"] == weights.held()["delta"] == {}
         weights.step([1], [0.1])
         sizes[placement] = weights.held()
-    live = 2 * (12 * 10 + 5 * 16 + 11 * 7)
+    live = 2 * (12 * 10 + 5 * 16 + 11 * 7 + 12 * 10)
     both = {"live": {"cpu": live}, "base": {"cpu": live}, "delta": {"cpu": 2 * live}}
     assert sizes == {"device": both, "host": both, "replay": both | {"delta": {}}}
 

@@ -105,7 +105,7 @@ def test_a_run_that_ends_at_its_limit_of_tokens_has_ended(tmp_path):
 
 
 def test_a_run_whose_process_is_gone_is_left(tmp_path):
-    run = tmp_path / "demo"
+    run, waiting = tmp_path / "demo", [lambda: None] * 12
     with contextlib.ExitStack() as process:
         process.enter_context(at_work(run))
         out = watched(
@@ -114,12 +114,17 @@ def test_a_run_whose_process_is_gone_is_left(tmp_path):
             appended(run / "samples.jsonl", line(0, 7.0)),
             lambda: None,
             process.close,  # killed
-            lambda: None,
+            *waiting,
         )
     last = f"no process works in {run} any more; go on with: ttc-esopt resume {run}"
     assert out.splitlines()[-1] == last and "1/3 candidates" in out
     for terminal in (False, True):
-        assert watched(run, lambda: None, terminal=terminal).rstrip().endswith(last)
+        assert watched(run, *waiting, terminal=terminal).rstrip().endswith(last)
+    # what goes on in the meantime is not left, nor is a host's run sent to another command
+    out = watched(run, *waiting[:8], appended(run / "samples.jsonl", line(1, 6.0)), *waiting[:8])
+    assert "2/3 candidates" in out and out.splitlines()[-1].startswith("no longer watching")
+    appended(run / "run.toml", '[run.host]\nname = "eoh"\n')()
+    assert watched(run, *waiting).splitlines()[-1] == f"no process works in {run} any more"
 
 
 def test_control_c_ends_the_view_alone(tmp_path):

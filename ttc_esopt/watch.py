@@ -26,6 +26,7 @@ from ttc_esopt.jsonlines import parsed
 from ttc_esopt.rundata import all_numbers, as_number, as_table, ended_at_limit, show_objective, visible
 
 _BARS = "▁▂▃▄▅▆▇█"
+_GRACE = 10  # looks at a folder in which nobody works, before it is left: one that goes on loads a model first
 _RECENT = 40  # replies whose valid share is shown, and values of the small curve
 
 
@@ -62,6 +63,7 @@ class Watched:
     folder: Path
     title: str
     settings: dict[str, Any] = field(default_factory=dict)
+    attached: bool = False  # to a host, which goes on in a way of its own
     begun: bool = False
     ended: bool = False
     candidates: int = 0
@@ -111,6 +113,7 @@ class Watched:
             return False
         self._seen, self.begun = (stamp.st_mtime_ns, stamp.st_size), True
         self.settings, self._result = as_table(document.get("settings")), bool(as_table(document.get("result")))
+        self.attached = "host" in as_table(document.get("run"))
         return True
 
     def _at_limit(self) -> bool:
@@ -206,7 +209,7 @@ def watch(
 
 
 def _follow(folder: Path, console: Console, live: Live | None, every: float, sleep: Callable[[float], None]) -> None:
-    said_waiting = False
+    said_waiting, alone = False, 0
     runs: list[Watched] = []
     while True:
         if not runs:
@@ -222,13 +225,15 @@ def _follow(folder: Path, console: Console, live: Live | None, every: float, sle
             for run in changed:
                 _line(console, f"{run.title}: {'  '.join(run.numbers())}  [{run.last or run.word}]")
         ended = all(run.ended for run in runs)
-        if runs and (ended or (begun and not changed and _left(folder))):
+        alone = alone + 1 if begun and not changed and _left(folder) else 0
+        if runs and (ended or alone > _GRACE):
             if live:
                 live.stop()
             if not ended and (folder / "study.toml").is_file():
                 _line(console, f"no study is at work in {folder} any more")
             elif not ended:
-                _line(console, f"no process works in {folder} any more; go on with: ttc-esopt resume {folder}")
+                way = "" if runs[0].attached else f"; go on with: ttc-esopt resume {folder}"
+                _line(console, f"no process works in {folder} any more{way}")
             elif not live:
                 _line(console, f"{folder} has ended")
             return

@@ -297,10 +297,13 @@ class VllmEngine:
 
     def export(self, folder: Path, shard_size: str = SHARD_SIZE) -> None:
         """Write the live model (in its dtype) with all else that the source folder holds."""
+        from transformers import AutoTokenizer
+
         from ttc_esopt.engines.vllm_export import export
 
+        tokenizer = AutoTokenizer.from_pretrained(self.folder, local_files_only=True)  # vLLM's writes its own class
         with self._saved() as files:
-            export(files, self.folder, folder, self._facts["tied"], shard_size, self.texts.tokenizer)
+            export(files, self.folder, folder, self._facts["tied"], shard_size, tokenizer)
 
     @contextlib.contextmanager
     def _saved(self) -> Iterator[list[Path]]:

@@ -265,10 +265,10 @@ class Weights:
     def blocks(self, name: str) -> Iterator[tuple[slice, Shard]]:
         """Parts of a tensor that are worked on at a time: their flat elements, and which of the checkpoint's they are.
 
-        All of it where base and delta lie beside live, or where live steps over values of others; else some rows.
+        All of it where base and delta lie beside live, or where live's rows are not the block's; else some rows.
         """
         whole = self.shards.get(name) or Shard.whole(self._place(name)[0])
-        at_once = self.placement == "device" or not self._in_order(name)
+        at_once = self.placement == "device" or not self._by_rows(name, whole)
         rows = whole.rows if at_once else max(1, BLOCK // max(1, whole.columns))
         for row in range(0, whole.rows, rows):
             count = min(rows, whole.rows - row)
@@ -322,8 +322,10 @@ class Weights:
     def _base(self, name: str, part: slice) -> torch.Tensor:
         return self.base[name].view(-1)[part].to(self.live[name].device, non_blocking=True)
 
-    def _in_order(self, name: str) -> bool:
-        return name not in self.live or self.live[name].is_contiguous()
+    def _by_rows(self, name: str, whole: Shard) -> bool:
+        """Whether some rows of the checkpoint's are a part of live."""
+        live = self.live.get(name)
+        return live is None or live.is_contiguous() or live.shape[0] == whole.rows
 
     @contextlib.contextmanager
     def _live(self, name: str, part: slice) -> Iterator[torch.Tensor]:
@@ -332,9 +334,11 @@ class Weights:
         if live.is_contiguous():
             yield live.view(-1)[part]
             return
-        beside = torch.empty(live.shape, dtype=live.dtype, device=live.device)
+        width = live.numel() // live.shape[0]
+        rows = live[part.start // width : part.stop // width]
+        beside = torch.empty(rows.shape, dtype=live.dtype, device=live.device)
         yield beside.view(-1)
-        live.copy_(beside)
+        rows.copy_(beside)
 
     def _write_live(self, name: str, part: slice, shard: Shard, delta: torch.Tensor | None) -> None:
         base = self._base(name, part)
