@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import io
+import json
 import re
 import runpy
 import shlex
@@ -93,9 +94,19 @@ def test_python_of_the_docs_runs_with_the_real_model(block, tmp_path, monkeypatc
     (tmp_path / "block.py").write_text(block.replace("budget=120", "budget=28, directions=4, max_tokens=24"))
     with contextlib.redirect_stdout(io.StringIO()) as out:
         runpy.run_path("block.py", run_name="__main__")
-    assert out.getvalue()
-    if "berlin52" in block:
-        assert (tmp_path / "b52" / "berlin52.tour").is_file()
+    printed = out.getvalue()
+    if "result = run(" in block:
+        steps = (tmp_path / "demo" / "history.jsonl").read_text().splitlines()
+        last = json.loads(steps[-1])["fingerprint"]
+        assert re.search(rf"^{last} \d+ \[Row\(", printed, re.M) and (tmp_path / "demo" / "best.py").is_file()
+    elif "solved = solve(" in block:
+        length, file = re.search(r"^length (\S+) \[\d+, .*\] (\S+)$", printed, re.M).groups()
+        assert float(length) >= 7542 and (tmp_path / file).is_file() and Path(file).name == "berlin52.tour"
+        assert re.search(r"^optimal \S+ 7542\S* \d+\.\d+$", printed, re.M)
+    else:
+        assert "engine.generate(" in block
+        assert len(re.findall(r" \d+ (?:stop|length)$", printed, re.M)) == 4
+        assert re.fullmatch("[0-9a-f]{16}", printed.splitlines()[-1])
 
 
 @pytest.mark.parametrize("command", sorted({command for page in PAGES for command in commands(page)}))

@@ -1,8 +1,9 @@
 """Every `ttc-esopt` command of README, docs/ and runs/README.md is run as it stands, page by page.
 
-The pages share a folder, in which a command that several of them show is run once. Searches and test sets are smaller
-than written, and the model called smollm2-135m is a tiny random one, but for those of README's commands that go on from
-a model which has learned. What needs another program's environment has a test elsewhere.
+Each page has a folder of its own, as its reader has. A command that several pages show is run once, and what it made
+is copied to the other pages' folders. Searches and test sets are smaller than written, and the model called smollm2-135m
+is a tiny random one. Commands that go on from a model which has learned are run with the real one (test_real_model.py);
+what needs another program's environment has a test elsewhere.
 """
 
 import functools
@@ -56,17 +57,17 @@ def commands(page):
     return [part for part in parts if part.startswith("ttc-esopt ")]
 
 
-def smaller(command, tokens=8):
+def smaller(command):
     """The same command on a tiny search."""
     for name, stand_in in STAND_INS.items():
         command = command.replace(name, stand_in)
     if command.startswith("ttc-esopt probe") and "--dry-run" not in command:
         command = re.sub(r" --(directions|replies|max-tokens|threads) \S+", "", command)
-        return f"{command} --directions 2 --replies 2 --max-tokens {tokens} --threads 1"
+        return f"{command} --directions 2 --replies 2 --max-tokens 8 --threads 1"
     searches = re.match(r"ttc-esopt (run|solve|exec)\b", command)
     if not searches or "--dry-run" in command:
         return command
-    given = {"--max-tokens": str(tokens), "--threads": "1"}
+    given = {"--max-tokens": "8", "--threads": "1"}
     if searches[1] != "exec":
         given |= {"--budget": "28", "--directions": "4"}
         if "--evaluate-on" not in command:
@@ -123,9 +124,9 @@ def ttc(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory):
-    """A folder for all pages, and the commands that were run in it."""
-    return furnished(tmp_path_factory.mktemp("reader")), set()
+def done():
+    """Of each command that was run, the folder where, and the names of the files and folders in it that it made."""
+    return {}
 
 
 def furnished(folder):
@@ -153,18 +154,37 @@ def furnished(folder):
     return folder
 
 
-def run_all(listed, ttc, capfd, done, first=8):
-    """Run commands that are not `done`; `first` are the tokens of the first one's replies."""
-    for number, command in enumerate(listed):
-        short = smaller(command, 8 if number else first)
+def run_all(listed, ttc, capfd, done):
+    """Run commands in the current folder, or copy what those made that were run in another."""
+    here = Path.cwd()
+    for command in listed:
+        short = smaller(command)
         if short in done:
+            there, made = done[short]
+            if there != here:
+                copy(short, there, made)
             continue
-        if short.startswith("ttc-esopt run ") and "--dry-run" not in short:  # another page may have a run of that name
-            shutil.rmtree(re.search(r" --out (\S+)", short)[1], ignore_errors=True)
+        before = set(here.iterdir())
         code = ttc(short)
         out, err = capfd.readouterr()
         assert code == 0 or lacking(command, out + err), f"{command}\n{out}\n{err}"
-        done.add(short)
+        done[short] = here, {path.name for path in set(here.iterdir()) - before} | outs(short)
+
+
+def copy(command, there, made):
+    """Bring here what a command made, if all that it reads is here as well."""
+    for word in set(shlex.split(command)) - made:
+        assert not (there / word).exists() or Path(word).exists(), f"{command}\nno {word} on this page"
+    for name in made:
+        if (there / name).is_dir():
+            shutil.copytree(there / name, name, dirs_exist_ok=True)
+        else:
+            shutil.copy(there / name, name)
+
+
+def outs(command):
+    """What its --out names: it may have been there before."""
+    return {name for name in re.findall(r" --out (\S+)", command) if Path(name).exists()}
 
 
 def lacking(command, said):
@@ -173,10 +193,9 @@ def lacking(command, said):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.name}")
-def test_the_commands_of_the_page_run(page, shared, ttc, capfd, cache, monkeypatch):
-    folder, done = shared
+def test_the_commands_of_the_page_run(page, done, ttc, capfd, cache, monkeypatch, tmp_path):
     monkeypatch.setenv("TTC_ESOPT_CACHE", str(cache))
-    monkeypatch.chdir(folder)
+    monkeypatch.chdir(furnished(tmp_path))
     listed = [one for one in commands(page) if not elsewhere(one) and not learned(one)]
     if {"demo", "demo-frozen"} & {word for command in listed for word in shlex.split(command)}:
         listed = commands(README)[:3] + listed  # runs that other pages go on from
@@ -186,15 +205,6 @@ def test_the_commands_of_the_page_run(page, shared, ttc, capfd, cache, monkeypat
 def learned(command):
     """Whether a command needs a model that has taken steps, which random weights never do."""
     return "--patch" in command or "--init-from" in command
-
-
-@pytest.mark.model
-def test_the_commands_that_need_a_model_which_has_learned_run_with_the_real_one(tmp_path, monkeypatch, ttc, capfd):
-    monkeypatch.chdir(furnished(tmp_path))
-    listed = commands(README)
-    assert "--out demo" in listed[0] and sum(map(learned, listed)) == 2
-    run_all([listed[0], *filter(learned, listed)], ttc, capfd, set(), first=128)
-    assert all((tmp_path / "demo" / name).is_file() for name in ("best.py", "report.html"))
 
 
 def test_what_is_tested_elsewhere_is_there():

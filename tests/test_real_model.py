@@ -3,6 +3,8 @@
 import json
 import os
 import random
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +12,9 @@ import time
 
 import pytest
 from in_this_process import typed
+from test_docs_commands import README, commands, few, learned, smaller
+
+from ttc_esopt.problems.kp_construct import KpConstruct
 
 pytestmark = pytest.mark.model
 SMALL = """
@@ -75,6 +80,16 @@ def test_a_run_killed_at_a_random_moment_resumes_to_the_bytes_of_the_undisturbed
     done = typed("resume", folder)
     assert done.returncode == 0, done.stderr
     assert content(folder) == content(undisturbed)
+
+
+def test_commands_of_the_readme_that_go_on_from_a_model_which_has_learned(undisturbed, tmp_path, monkeypatch):
+    monkeypatch.setattr(KpConstruct, "instances", few(KpConstruct.instances))
+    shutil.copytree(undisturbed, tmp_path / "demo")
+    listed = [command for command in commands(README) if learned(command)]
+    assert len(listed) == 2
+    for command in listed:
+        done = typed(*shlex.split(smaller(command))[1:], cwd=tmp_path)
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
 
 
 def test_exported_weights_are_those_of_the_run(undisturbed, tmp_path):

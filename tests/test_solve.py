@@ -5,21 +5,16 @@ import sys
 
 import numpy as np
 import pytest
-import stand_in
+import solving
 from benchmark_files import A_N32_K5, BERLIN52, BURMA14, GR17, KP_10_269, U120, written
 from in_this_process import InThisProcess, use
+from solving import gap, go, tsp_file
 
 from ttc_esopt.errors import ConfigurationError, DataError, EvaluationError
 from ttc_esopt.problems.files import read_bpp, read_kp, read_tsp, read_vrp, solutions
 from ttc_esopt.runfolder import RunFolder
-from ttc_esopt.solve import folder_for, planned, solve
+from ttc_esopt.solve import folder_for, planned
 
-ANTS = """```python
-import numpy as np
-def heuristics_v2(distance_matrix):
-    return 1.0 / (distance_matrix + 0.01) ** (1 + {a:.3f})
-```"""
-FAR = ["0 0", "3 0", "3 4"]
 OWN = """
 import numpy as np
 from ttc_esopt.problems.tsp_construct import TspConstruct
@@ -49,51 +44,14 @@ class Broken(TspConstruct):
 """
 
 
-class Calls:
-    """Engines that are made, and what they are asked."""
-
-    def __init__(self):
-        self.engines = []
-
-    def __call__(self, folder, model=None):
-        self.engines.append(stand_in.StandInEngine())
-        return self.engines[-1]
-
-
 @pytest.fixture(autouse=True)
 def engines(monkeypatch):
-    calls = Calls()
-    monkeypatch.setattr("ttc_esopt.runner.open_engine", calls)
-    monkeypatch.setattr("stand_in.PROGRAM", ANTS)
-    return calls
+    return solving.stand_in_engines(monkeypatch)
 
 
 @pytest.fixture
 def here(monkeypatch):
     use(monkeypatch)
-
-
-def go(file, **given):
-    """A search among the seeds and four replies."""
-    return solve(file, **{"budget": 8, "strong_seconds": 0, "report": False, "say": lambda _: None, **given})
-
-
-def gap(solved, name):
-    return next(one for one in solved.gaps if name in one.name)
-
-
-def tsp_file(folder, points, metric="EUC_2D", name="t.tsp"):
-    rows = "\n".join(f"{k} {point}" for k, point in enumerate(points, 1))
-    head = f"NAME: t\nTYPE: TSP\nDIMENSION: {len(points)}\nEDGE_WEIGHT_TYPE: {metric}\n"
-    return written(folder, name, f"{head}NODE_COORD_SECTION\n{rows}\nEOF\n")
-
-
-def vrp_file(folder, points, demands, capacity=10):
-    rows = "".join(f"{k} {point}\n" for k, point in enumerate(points, 1))
-    loads = "".join(f"{k} {demand}\n" for k, demand in enumerate(demands, 1))
-    head = f"NAME: v\nTYPE: CVRP\nDIMENSION: {len(points)}\nEDGE_WEIGHT_TYPE: EUC_2D\nCAPACITY: {capacity}\n"
-    tail = f"NODE_COORD_SECTION\n{rows}DEMAND_SECTION\n{loads}DEPOT_SECTION\n1\n-1\nEOF\n"
-    return written(folder, "v.vrp", head + tail)
 
 
 # The real thing in sandboxed processes; below it the same without them
@@ -180,70 +138,6 @@ def test_missing_packages_are_notes(tmp_path, here, monkeypatch):
         solved = go(written(tmp_path, name, text), out=tmp_path / f"{name}-out", budget=1, strong_seconds=1)
         (note,) = [note for note in solved.notes if note.startswith("no strong solver: ")]
         assert "installed" in note and "pip install" in note
-
-
-SQUARE = ["0 0", "0 3", "4 3", "4 0"]
-
-
-@pytest.mark.parametrize(
-    ("points", "length"),
-    [(FAR, 12), (SQUARE * 2, 14), (["5 5"] * 6, 0), ([f"{k} 0" for k in range(9)], 16)],
-    ids=["three nodes", "coincident", "one place", "a line"],
-)
-@pytest.mark.parametrize("problem", ["tsp_aco", "tsp_construct"])
-def test_odd_tours(tmp_path, here, points, length, problem):
-    solved = go(tsp_file(tmp_path, points), out=tmp_path / "out", problem=problem)
-    assert length <= solved.value <= 2 * length and sorted(solved.solution) == list(range(len(points)))
-    assert gap(solved, "1-tree").value <= length
-    if length == 0:
-        assert gap(solved, "1-tree").percent is None
-        assert '"percent": null' in (tmp_path / "out" / "solution.json").read_text()
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_tours_of_fewer_than_three_nodes_are_refused(tmp_path, here, count):
-    with pytest.raises(DataError, match=r"expected (at least 3|3 to \d+) nodes, got"):
-        go(tsp_file(tmp_path, FAR[:count]), out=tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_odd_routes(tmp_path, here):
-    one = go(vrp_file(tmp_path, ["0 0", "3 4"], [0, 10]), out=tmp_path / "one")
-    assert (one.value, one.solution) == (10, [[1]]) and gap(one, "weak").percent == 0
-    same = go(vrp_file(tmp_path, ["1 1"] * 4, [0, 4, 4, 4]), out=tmp_path / "same")
-    assert same.value == 0 and sorted(c for route in same.solution for c in route) == [1, 2, 3]
-    assert gap(same, "weak").percent is None
-    each = go(vrp_file(tmp_path, ["0 0", "1 0", "2 0"], [0, 10, 10]), out=tmp_path / "each")
-    assert each.value == 6 and len(each.solution) == 2
-
-
-@pytest.mark.parametrize(
-    ("sizes", "capacity", "bins"), [([7], 9, 1), ([3, 3, 3], 9, 1), ([9, 9], 9, 2), ([1] * 20, 10, 2)]
-)
-def test_odd_bins(tmp_path, here, sizes, capacity, bins):
-    text = "\n".join(map(str, [len(sizes), capacity, *sizes])) + "\n"
-    solved = go(written(tmp_path, "b.bpp", text), out=tmp_path / "out", strong_seconds=0.1)
-    assert (solved.value, gap(solved, "L2").value, gap(solved, "proven").value) == (bins, bins, bins)
-
-
-@pytest.mark.parametrize(
-    ("rows", "capacity", "value"),
-    [(["5 3", "4 2"], 1, 0), (["5 3", "4 2"], 9, 9), (["5 3"], 3, 5), (["0 1", "0 1"], 1, 0), (["1.5 0.5"] * 3, 1, 3)],
-    ids=["nothing fits", "all fits", "one item", "worthless", "decimals"],
-)
-def test_odd_knapsacks(tmp_path, here, rows, capacity, value):
-    text = f"{len(rows)} {capacity}\n" + "\n".join(rows) + "\n"
-    solved = go(written(tmp_path, "k.kp", text), out=tmp_path / "out")
-    assert solved.value == value and gap(solved, "LP").value >= value
-    assert (gap(solved, "LP").percent is None) == (gap(solved, "LP").value == 0)
-
-
-def test_one_of_several_knapsacks_keeps_its_numbers(tmp_path, here):
-    text = "2\n2 1 7\n4 3\n0.5 0.75\n1\n3 1 0\n1 2 3\n0.1 0.2 0.3\n0.35\n"
-    file = written(tmp_path, "k.txt", text)
-    solved = go(file, out=tmp_path / "out", index=2)
-    assert solved.value == 3 and solved.notes
-    assert go(file, out=tmp_path / "other", index=1).value == 4
 
 
 # Which setting, which folder

@@ -64,14 +64,15 @@ def test_replicas_are_the_same_model_as_one_and_write_the_same(crew, opened, tmp
 
 
 def test_a_killed_replica_leaves_nothing_behind_and_is_replaced(crew, opened):
-    oracle = opened(engine="transformers")
-    crew.rewind(STEPS)
-    oracle.rewind(STEPS)
+    one, oracle = InUnits(opened(), 2), opened(engine="transformers")
+    for engine in (crew, one, oracle):
+        engine.rewind(STEPS)
     gone = crew._fleet.active[-1]
     pid = int(gone.where.rpartition(" ")[2])
     family = [pid, *children_of(pid)]
     crew._ray.kill(gone.actor)
-    assert [reply.text for reply in crew.generate(requests(), GREEDY)]
+    replies = crew.generate(requests(), GREEDY)
+    assert [reply.text for reply in replies] == [reply.text for reply in one.generate(requests(), GREEDY)]
     until = time.monotonic() + 120
     while crew.replicas < 2 or any(os.path.exists(f"/proc/{one}") for one in family):
         assert time.monotonic() < until, (crew.said, family)

@@ -79,8 +79,13 @@ def located(found: Mapping[str, str], owners: Mapping[str, Any], names: Iterable
     return None
 
 
-def blocks(owner: nn.Module, parameter: torch.Tensor, slot: Slot, shape: tuple[int, ...], rank: int) -> list[Block]:
-    """The parts of a stack that hold (a part of) a checkpoint tensor of this shape; none if that is not clear.
+def blocks(
+    owner: nn.Module, parameter: torch.Tensor, slot: Slot, shape: tuple[int, ...], rank: int
+) -> list[Block] | None:
+    """The parts of a stack that hold (a part of) a checkpoint tensor of this shape; None if that is not clear.
+
+    There are no parts of what comes after the sum over ranks, biases of w2, on ranks after the first: vLLM holds zeros
+    there, which must stay zero. That is `padding`.
 
     Parameters
     ----------
@@ -90,20 +95,29 @@ def blocks(owner: nn.Module, parameter: torch.Tensor, slot: Slot, shape: tuple[i
     Raises
     ------
     EngineError
-        Experts are spread over processes, or there are copies of some.
+        Experts are spread over processes, or there are copies of some; or biases of w2 would be added on each rank.
     """
     place = Sizes.of(owner)
+    if slot.expert is not None and slot.expert >= parameter.shape[0]:
+        return None
+    if slot.down and parameter.dim() == 2 and place.rank:
+        if parameter.any():
+            raise EngineError(
+                f"Expected zeros for the biases of down projections on rank {place.rank}, as ranks are summed, got other "
+                "values: noise would count once for each rank (--tensor-parallel 1)."
+            )
+        return [] if shape == (parameter.shape[0], place.hidden)[slot.expert is not None :] else None
     if slot.expert is not None:
-        if slot.expert >= parameter.shape[0]:
-            return []
         one = _expert(place, parameter[slot.expert], slot, shape, rank)
-        return [one] if one else []
-    return _stack(place, parameter, slot, shape, rank)
+        return [one] if one else None
+    return _stack(place, parameter, slot, shape, rank) or None
 
 
 def padding(owner: nn.Module, key: str, parameter: torch.Tensor) -> int:
     """Values of a stack that stand for nothing."""
     place = Sizes.of(owner)
+    if key.endswith("w2_bias") and place.rank:
+        return parameter.numel()
     rows = place.hidden if key.rpartition(".")[2].startswith("w2") else place.halves * place.inner
     columns = 1
     if parameter.dim() == 3:

@@ -126,13 +126,14 @@ def views_of(model: nn.Module, checkpoint: Shapes, rank: int = 0) -> Views:
             blocks, linear = _turned(_blocks(owner, rank, key, parameter, part, name, (shape[1], shape[0]))), False
         else:
             blocks = _blocks(owner, rank, key, parameter, part, name, tuple(shape), _sections(model, key))
+        covered.setdefault(whole, 0)
         for i, (local, shard) in enumerate(blocks):
             if len(blocks) > 1:
                 shard = replace(shard, name=name)
             found.pieces[f"{name}#{i}" if shard.name else name] = Piece(
                 local, shard, linear, module_name, adapts
             )  # fmt: skip
-            covered[whole] = covered.get(whole, 0) + local.numel()
+            covered[whole] += local.numel()
         sizes[whole] = key, parameter.numel() - _padding(owner, key, parameter)
     _check_covered(owners, covered, sizes)
     return found
@@ -249,7 +250,7 @@ def _blocks(
 
     if isinstance(part, experts.Slot):
         found = experts.blocks(owner, parameter, part, shape, process)
-        if not found:
+        if found is None:
             raise unlike
         return found
     if _is(owner, "VocabParallelEmbedding"):

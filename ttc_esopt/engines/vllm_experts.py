@@ -13,27 +13,32 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional
+
+from ttc_esopt.engines import experts
+from ttc_esopt.errors import EngineError
 
 ALPHA, LIMIT = 1.702, 7.0  # of swigluoai
 
 
-def keep_experts_live() -> None:
-    """Turn the packing of experts off; does nothing in releases whose kernel has another name (see `views.compare`)."""
-    try:
+def keep_experts_live() -> bool:
+    """Turn the packing of experts off; whether that was done.
+
+    Nothing is changed in releases where a part of it has another name: models without experts need none of it, and
+    `refuse_packed` refuses those that have some.
+    """
+    try:  # all is looked up before anything is changed
+        from vllm.lora import model_manager
+        from vllm.model_executor.layers.fused_moe import unquantized_fused_moe_method as method
         from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts as Experts
-    except ImportError:
-        return
+
+        choose, supports = method.select_unquantized_moe_backend, model_manager.is_supported_lora_module
+        _ = Experts.process_weights_after_loading, Experts.apply
+    except (ImportError, AttributeError):
+        return False
     Experts.process_weights_after_loading = lambda self, layer: None
     Experts.apply = _apply
-    _leave_experts_without_adapters()
-
-
-def _leave_experts_without_adapters() -> None:
-    from vllm.lora import model_manager
-    from vllm.model_executor.layers.fused_moe import unquantized_fused_moe_method as method
-
-    choose, supports = method.select_unquantized_moe_backend, model_manager.is_supported_lora_module
 
     def chosen(moe_config: Any) -> Any:
         wanted, moe_config.is_lora_enabled = moe_config.is_lora_enabled, False
@@ -46,6 +51,17 @@ def _leave_experts_without_adapters() -> None:
         return type(module).__name__ != "MoERunner" and supports(module_name, module, *further)
 
     method.select_unquantized_moe_backend, model_manager.is_supported_lora_module = chosen, supported
+    return True
+
+
+def refuse_packed(model: nn.Module, live: bool) -> None:
+    """Raise an EngineError where a model has experts and `keep_experts_live` knew no way (`live`)."""
+    stacks = experts.stacks(model)
+    if stacks and not live:
+        raise EngineError(
+            f"Expected experts of vLLM on CPUs as version 0.32 has them ({next(iter(stacks))}), got a release that packs "
+            "or computes them in a way that is not known: use --engine transformers."
+        )
 
 
 def _apply(

@@ -24,7 +24,7 @@ from torch import nn
 from ttc_esopt.engines.measures import sums
 from ttc_esopt.engines.scopes import refuse_derived, resolve_scope
 from ttc_esopt.engines.views import compare, header, views_of
-from ttc_esopt.engines.vllm_experts import keep_experts_live
+from ttc_esopt.engines.vllm_experts import keep_experts_live, refuse_packed
 from ttc_esopt.engines.weights import Weights
 from ttc_esopt.engines.wide import narrowed, show
 from ttc_esopt.errors import EngineError
@@ -37,12 +37,12 @@ SAVED = 2 << 30  # bytes of a file of blocks
 Steps = Sequence[tuple[Sequence[int], Sequence[float]]]
 
 
-def keep_weights_live() -> None:
-    """Turn off the packing of linear weights and of experts on CPUs."""
+def keep_weights_live() -> bool:
+    """Turn off the packing of linear weights and of experts on CPUs; whether experts can be moved."""
     from vllm.platforms import current_platform
 
     if not current_platform.is_cpu():
-        return
+        return True
     import vllm._custom_ops as ops
 
     if not hasattr(ops, "_supports_onednn"):
@@ -50,11 +50,12 @@ def keep_weights_live() -> None:
             "This release of vLLM packs CPU weights in a way that is not known: use --engine transformers."
         )
     ops._supports_onednn = False
-    keep_experts_live()
+    return keep_experts_live()
 
 
+EXPERTS_LIVE = True
 with contextlib.suppress(ImportError):  # not inside vLLM: the functions below can be looked at all the same
-    keep_weights_live()
+    EXPERTS_LIVE = keep_weights_live()
 
 
 class EsWorker:
@@ -73,6 +74,7 @@ class EsWorker:
         self.es_rank = _rank()
         adapt_everywhere(self.get_model())
         refuse_derived(self.get_model())
+        refuse_packed(self.get_model(), EXPERTS_LIVE)
         self.es_shapes = header(Path(folder))
         views = views_of(self.get_model(), self.es_shapes, self.es_rank)
         compare(views.pieces, Path(folder))
@@ -205,9 +207,11 @@ class EsWorker:
                 size = piece.tensor.nbytes
             parts[-1].append(name)
         for number, names in enumerate(parts):
-            blocks = {n: held[n].tensor.detach().reshape(held[n].shard.rows, held[n].shard.columns) for n in names}
-            # parts of a fused layer share storage, which the format does not allow
-            blocks = {n: block.cpu() if block.is_cuda else block.clone() for n, block in blocks.items()}
+            blocks = {}
+            for name in names:  # parts of a fused layer share storage, turned ones have gaps: the format allows neither
+                live, shard = held[name].tensor.detach(), held[name].shard
+                copy = torch.empty(live.shape, dtype=live.dtype, device="cpu").copy_(live)
+                blocks[name] = copy.view(shard.rows, shard.columns)
             told = {name: places[name] for name in names}
             save_file(blocks, Path(folder) / f"rank{self.es_rank}-{number}.safetensors", metadata=told)
 
