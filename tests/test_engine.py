@@ -1,8 +1,11 @@
+import json
+import shutil
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
 import torch
+import transformers
 from tiny_model import make_tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -89,6 +92,30 @@ def test_a_low_rank_batch_equals_rewriting_the_weights(folder, rank):
             model.get_parameter(name).copy_(base[name] + (nudge[1] if nudge else 0) * torch.from_numpy(eps))
         torch.testing.assert_close(together[row], model(ids[row : row + 1]).logits[0], rtol=1e-3, atol=1e-3)
     assert (together[0] - engine.model(ids).logits[0]).abs().max() > 0.1
+
+
+def test_layers_that_carry_a_state_along_lose_finished_rows_too(folder, tmp_path):
+    """A gated delta-net beside attention: replies of a batch, in which some end early, are those of one at a time."""
+    old = json.loads((folder / "config.json").read_text())
+    shape = {name: old[name] for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")}
+    config = transformers.Qwen3NextConfig(
+        **shape, num_attention_heads=2, num_key_value_heads=2, head_dim=32, eos_token_id=0, pad_token_id=0,
+        bos_token_id=None, layer_types=["linear_attention", "full_attention"], linear_num_key_heads=2,
+        linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=16, num_experts=4,
+        num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=32, initializer_range=0.3,
+    )  # fmt: skip
+    shutil.copytree(folder, tmp_path / "model")  # for its tokenizer
+    torch.manual_seed(1)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
+    model = engine_of(tmp_path / "model")
+    prompts = ["def f(x):", "import numpy as np " * 3, "the quick brown fox"]
+    wanted = [Request(p, 1, direction=d, sigma=0.05) for p in prompts for d in (1, 2)]
+    whole = [reply.text for reply in model.generate(wanted, Sampling(temperature=0, max_tokens=12))]
+    stop = (whole[0][3:6],)  # some end at it
+    sampling = Sampling(temperature=0, max_tokens=12, stop=stop)
+    together = model.generate(wanted, sampling)
+    assert len({reply.tokens for reply in together}) > 1 and len({reply.text for reply in together}) > 3
+    assert [reply.text for reply in together] == [model.generate([one], sampling)[0].text for one in wanted]
 
 
 def test_low_rank_and_full_noise_leave_the_weights_as_they_were(folder):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 FUSED = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj", "up_proj"]}
 PAD = 64
@@ -58,22 +59,35 @@ class VocabParallelEmbedding(nn.Module):
 
 
 class RoutedExperts(nn.Module):
-    """Gate and up of all experts under each other, and down; with `pad` values of padding in the intermediate size.
+    """Gate and up of all experts under each other, and down; with `pad` values of padding in both sizes.
 
-    `gates`, `ups` (experts, I, H) and `downs` (experts, H, I) are those of the checkpoint.
+    `gates`, `ups` (experts, I, H) and `downs` (experts, H, I) are those of the checkpoint, as are `biases`: of gates
+    and ups (experts, I), of downs (experts, H). With "SWIGLUOAI" gate and up alternate. Biases of downs are on rank 0.
     """
 
-    def __init__(self, gates, ups, downs, rank, degree, pad=0, transposed=False):
+    def __init__(self, gates, ups, downs, rank, degree, pad=0, transposed=False, activation="SILU", biases=None):
         super().__init__()
         experts, whole, hidden = gates.shape
         inner = whole // degree
         part = slice(rank * inner, (rank + 1) * inner)
-        w13 = torch.zeros(experts, 2, inner + pad, hidden, dtype=gates.dtype)
-        w13[:, 0, :inner], w13[:, 1, :inner] = gates[:, part], ups[:, part]
-        w2 = torch.zeros(experts, hidden, inner + pad, dtype=gates.dtype)
-        w2[:, :, :inner] = downs[:, :, part]
-        self.w13_weight = nn.Parameter(w13.flatten(1, 2), requires_grad=False)
+
+        def both(gate, up):  # (experts, I, ...) each, of which a part is here
+            held = torch.zeros(experts, 2, inner + pad, *gate.shape[2:], dtype=gate.dtype)
+            if activation == "SWIGLUOAI":
+                mixed = torch.stack([gate[:, part], up[:, part]], dim=2).flatten(1, 2)
+                held.flatten(1, 2)[:, : 2 * inner] = mixed
+            else:
+                held[:, 0, :inner], held[:, 1, :inner] = gate[:, part], up[:, part]
+            return held.flatten(1, 2)
+
+        w13 = functional.pad(both(gates, ups), (0, pad))
+        w2 = functional.pad(downs[:, :, part], (0, pad, 0, pad))
+        self.w13_weight = nn.Parameter(w13, requires_grad=False)
         self.w2_weight = nn.Parameter(w2, requires_grad=False)
+        if biases is not None:
+            self.w13_bias = nn.Parameter(both(biases[0], biases[1]), requires_grad=False)
+            self.w2_bias = nn.Parameter(functional.pad(biases[2] * (rank == 0), (0, pad)), requires_grad=False)
+        self.activation = SimpleNamespace(name=activation)
         self.global_num_experts, self.is_fused_checkpoint_transposed = experts, transposed
         self.moe_config = SimpleNamespace(
             hidden_dim_unpadded=hidden, intermediate_size_per_partition_unpadded=inner, tp_rank=rank, tp_size=degree,

@@ -24,11 +24,14 @@ FAMILIES = {
     "Mixtral": {"num_local_experts": 4, "intermediate_size": 32},  # experts as w1, w2, w3
     "Qwen3Moe": EXPERTS,
     "Qwen2Moe": {**EXPERTS, "shared_expert_intermediate_size": 48},
+    # stacks with inputs first, gate and up alternating, biases
+    "GptOss": {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 32, "sliding_window": 64},
 }
 DELTA_NET = {
     **EXPERTS, "shared_expert_intermediate_size": 32, "layer_types": ["linear_attention", "full_attention"],
     "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
 }  # fmt: skip
+OTHERS = {"Qwen3Next": DELTA_NET, "Glm4": {}}
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +52,7 @@ def made(folder, tmp_path_factory):
         }  # fmt: skip
         if family == "GPT2":
             shape = {name: shape[name] for name in ("vocab_size", "initializer_range", "bos_token_id", "eos_token_id")}
-        config = getattr(transformers, f"{family}Config")(**shape | (FAMILIES | {"Qwen3Next": DELTA_NET})[family])
+        config = getattr(transformers, f"{family}Config")(**shape | OTHERS.get(family, FAMILIES.get(family)))
         kind = "GPT2LMHeadModel" if family == "GPT2" else f"{family}ForCausalLM"
         torch.manual_seed(1)
         getattr(transformers, kind)(config).save_pretrained(out)
@@ -68,7 +71,7 @@ def test_full_noise(opened, made, family, tmp_path):
         oracle.step(*step)
     after = alike(ours, oracle)
     assert after != first and ours.sha256() == oracle.sha256()
-    if family == "Qwen3Moe":  # what was exported has the names of the checkpoint, and is the same model
+    if family in ("Qwen3Moe", "GPT2", "GptOss"):  # the export has the names of the checkpoint, and is the same model
         ours.export(tmp_path / "out")
         with safe_open(made(family) / "model.safetensors", "pt") as old, safe_open(
             tmp_path / "out" / "model.safetensors", "pt"
@@ -101,6 +104,12 @@ def test_gpt2_has_no_low_rank_noise(opened, made):
     for engine, said in (("vllm", "does not support LoRA"), ("transformers", "scope linear could move")):
         with pytest.raises(EngineError, match=said):
             opened(engine=engine, model=made("GPT2"))
+
+
+def test_an_adapter_in_parts_for_one_tensor_is_refused(opened, made):
+    """vLLM's class for GLM-4 speaks of gate and up, which are one tensor in the checkpoint."""
+    with pytest.raises(EngineError, match=r"gate_up_proj to take one adapter.*each of 2 parts \(--noise full"):
+        opened(model=made("Glm4"))
 
 
 def test_a_gated_delta_net(opened, made):

@@ -70,6 +70,15 @@ def new_cache(config) -> Cache:
     return cache
 
 
+def select(cache: Cache, indices: torch.Tensor) -> None:
+    """Keep these rows of every layer, in this order; a row may come several times."""
+    for layer in cache.layers:
+        if hasattr(layer, "recurrent_states"):  # of a gated delta-net and the like: it has no other way to choose rows
+            layer.reorder_cache(indices)
+        else:
+            layer.batch_select_indices(indices)
+
+
 def packed(finished: list[bool]) -> list[int]:
     """Row indices after the finished rows are dropped: holes are filled from the end, so few rows move.
 

@@ -103,8 +103,8 @@ def blocks(
     if slot.down and parameter.dim() == 2 and place.rank:
         if parameter.any():
             raise EngineError(
-                f"Expected zeros for the biases of down projections on rank {place.rank}, as ranks are summed, got other "
-                "values: noise would count once for each rank (--tensor-parallel 1)."
+                f"Expected zeros for the biases of down projections on rank {place.rank}, as ranks are summed, got "
+                "other values: noise would count once for each rank (--tensor-parallel 1)."
             )
         return [] if shape == (parameter.shape[0], place.hidden)[slot.expert is not None :] else None
     if slot.expert is not None:

@@ -25,7 +25,7 @@ import torch
 from ttc_esopt import models
 from ttc_esopt.engines.adapters import Grown, Lora, lora_rank
 from ttc_esopt.engines.base import SHARD_SIZE, Reply, Request, Sampling, expect
-from ttc_esopt.engines.cache import new_cache, packed
+from ttc_esopt.engines.cache import new_cache, packed, select
 from ttc_esopt.engines.chat import end_tokens
 from ttc_esopt.engines.divergence import divergences
 from ttc_esopt.engines.export import stored_names, unloaded, write
@@ -377,7 +377,7 @@ class _Batch:
         """Keep these rows, in this order; a row may come several times."""
         index = torch.tensor(rows, device=self.mask.device)
         self.mask, self.lengths, self.tokens = self.mask[index], self.lengths[index], self.tokens[index]
-        self.cache.batch_select_indices(index)
+        select(self.cache, index)
         self.lowrank.select(rows)
 
     def _forward(self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:

@@ -59,8 +59,8 @@ def refuse_packed(model: nn.Module, live: bool) -> None:
     stacks = experts.stacks(model)
     if stacks and not live:
         raise EngineError(
-            f"Expected experts of vLLM on CPUs as version 0.32 has them ({next(iter(stacks))}), got a release that packs "
-            "or computes them in a way that is not known: use --engine transformers."
+            f"Expected experts of vLLM on CPUs as version 0.32 has them ({next(iter(stacks))}), got a release that "
+            "packs or computes them in a way that is not known: use --engine transformers."
         )
 
 

@@ -90,6 +90,7 @@ class EsWorker:
                         f"vLLM gives the layer {views.pieces[name].module} no adapter: a direction would miss it, and "
                         "a step would move it (--noise full)."
                     )
+                refuse_fused(self.get_model(), views.pieces[name].module)
         manager = getattr(getattr(self, "model_runner", None), "lora_manager", None)
         if manager is not None:
             if not hasattr(manager, "_load_adapter"):
@@ -234,6 +235,20 @@ def bare_heads(model: torch.nn.Module) -> None:
             module._get_logits = lambda states, head, *further, base=base, **given: base._get_logits(
                 states, getattr(head, "base_layer", head), *further, **given
             )
+
+
+def refuse_fused(model: nn.Module, name: str) -> None:
+    """Raise an EngineError where vLLM wants an adapter in parts for a layer that is one tensor in the checkpoint.
+
+    So it is with `gate_up_proj` of GLM-4. A part of such a layer has a name that no module has.
+    """
+    wrap = dict(model.named_modules()).get(name)
+    parts = len(getattr(wrap, "lora_a_stacked", ()))
+    if parts > 1 and "VariableSlice" not in type(wrap).__name__:  # which takes either
+        raise EngineError(
+            f"Expected the layer {name} to take one adapter, as the checkpoint has one tensor for it, but vLLM has one "
+            f"for each of {parts} parts (--noise full, or --engine transformers)."
+        )
 
 
 def adapt_everywhere(model: nn.Module) -> None:
