@@ -100,9 +100,9 @@ def test_python_of_the_docs_runs_with_the_real_model(block, tmp_path, monkeypatc
         last = json.loads(steps[-1])["fingerprint"]
         assert re.search(rf"^{last} \d+ \[Row\(", printed, re.M) and (tmp_path / "demo" / "best.py").is_file()
     elif "solved = solve(" in block:
-        length, file = re.search(r"^length (\S+) \[\d+, .*\] (\S+)$", printed, re.M).groups()
+        length, file, gaps = re.search(r"^length (\S+) \[.+\] (\S+)\n(.+)", printed, re.M | re.S).groups()
         assert float(length) >= 7542 and (tmp_path / file).is_file() and Path(file).name == "berlin52.tour"
-        assert re.search(r"^optimal \S+ 7542\S* \d+\.\d+$", printed, re.M)
+        assert "1-tree" in gaps and all(re.search(r" \S+ -?\d\S*$", line) for line in gaps.splitlines())
     else:
         assert "engine.generate(" in block
         assert len(re.findall(r" \d+ (?:stop|length)$", printed, re.M)) == 4
