@@ -94,15 +94,18 @@ def test_a_low_rank_batch_equals_rewriting_the_weights(folder, rank):
     assert (together[0] - engine.model(ids).logits[0]).abs().max() > 0.1
 
 
-def test_layers_that_carry_a_state_along_lose_finished_rows_too(folder, tmp_path):
+@pytest.mark.parametrize("family", ["Qwen3_5Text", "Qwen3Next"])
+def test_layers_that_carry_a_state_along_lose_finished_rows_too(folder, tmp_path, family):
     """A gated delta-net beside attention: replies of a batch, in which some end early, are those of one at a time."""
     old = json.loads((folder / "config.json").read_text())
     shape = {name: old[name] for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")}
-    config = transformers.Qwen3NextConfig(
+    if family == "Qwen3Next":
+        shape |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+        shape |= {"shared_expert_intermediate_size": 32}
+    config = getattr(transformers, f"{family}Config")(
         **shape, num_attention_heads=2, num_key_value_heads=2, head_dim=32, eos_token_id=0, pad_token_id=0,
         bos_token_id=None, layer_types=["linear_attention", "full_attention"], linear_num_key_heads=2,
-        linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=16, num_experts=4,
-        num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=32, initializer_range=0.3,
+        linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=16, initializer_range=0.3,
     )  # fmt: skip
     shutil.copytree(folder, tmp_path / "model")  # for its tokenizer
     torch.manual_seed(1)
