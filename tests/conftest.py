@@ -14,7 +14,6 @@ import pytest
 # is waited for by the others
 FIRST = (
     "test_real_model.py", "test_docs_commands.py", "test_replicas.py", "test_docs.py", "test_evaluation_ray.py",
-    "test_tuned.py", "test_diagnoses.py", "test_export.py", "test_report_browser.py", "test_packaging.py",
 )  # fmt: skip
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 

@@ -34,6 +34,7 @@ from ttc_esopt.engines.vllm_divergence import LIKELIEST, divergences, drift
 from ttc_esopt.engines.vllm_setup import (
     CONTEXT,
     Job,
+    config_of,
     context_of,
     ends_of,
     final_only,
@@ -95,10 +96,11 @@ class VllmEngine:
         self.delta, _ = delta_place(delta, self.device, fits=None)
         self.rounding = rounding
         self.dtype = dtype if dtype != "auto" else "float32" if self.device == "cpu" else "bfloat16"
+        config = config_of(self.folder)
         given = {
             "model": str(self.folder), "dtype": self.dtype, "tensor_parallel_size": tensor_parallel,
             "worker_extension_cls": WORKER, "max_num_seqs": batch_size, "seed": 0,
-            "max_model_len": min(CONTEXT, context_of(self.folder)), "max_logprobs": LIKELIEST,
+            "max_model_len": context_of(config), "max_logprobs": LIKELIEST,
         }  # fmt: skip
         if tensor_parallel > 1:  # on this machine, also inside Ray, which would be asked for more cards
             given["distributed_executor_backend"] = "mp"
@@ -108,7 +110,7 @@ class VllmEngine:
             most = (given | further)["max_model_len"]
             given |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(CONTEXT, most)}
             given |= {"enforce_eager": True, "kv_cache_memory_bytes": CACHE_ON_CPU}
-            if is_recurrent(self.folder):  # its states are cached only where prompts are read in parts
+            if is_recurrent(config):  # its states are cached only where prompts are read in parts
                 given["enable_prefix_caching"] = False
         if noise.kind == "lowrank" and self.device == "cuda" and self.dtype == "float32":
             raise ConfigurationError("vLLM's adapters on CUDA have 16 bits: --dtype bfloat16, or --noise full.")

@@ -93,13 +93,14 @@ def config_of(folder: Path) -> Any:
         return AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
 
 
-def context_of(folder: Path) -> int:
-    return getattr(config_of(folder), "max_position_embeddings", None) or CONTEXT
+def context_of(config: Any) -> int:
+    """Tokens of prompt and reply: what the model allows, at most CONTEXT."""
+    return min(CONTEXT, getattr(config, "max_position_embeddings", None) or CONTEXT)
 
 
-def is_recurrent(folder: Path) -> bool:
+def is_recurrent(config: Any) -> bool:
     """Whether some layers carry a state along: gated delta-nets and the like."""
-    return "linear_attention" in (getattr(config_of(folder), "layer_types", None) or ())
+    return "linear_attention" in (getattr(config, "layer_types", None) or ())
 
 
 def ends_of(folder: Path, tokenizer: Any) -> set[int]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import resource
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,18 +79,19 @@ class EsWorker:
         views = views_of(self.get_model(), self.es_shapes, self.es_rank)
         compare(views.pieces, Path(folder))
         self.es_pieces, self.es_wide = narrowed(views.pieces, self.model_config.dtype, Path(folder))
-        with self.es_writing():
-            pass
+        with torch.inference_mode():
+            show(self.es_wide)
         self.es_noise, self.es_rounding, self.es_placement = NoiseKind.parse(kind), rounding, placement
         self.es_weights = self.es_made(self.es_noise, resolve_scope(self.es_noise, scope))
         if self.es_noise.kind == "lowrank":
+            layers = dict(self.get_model().named_modules())
             for name in self.es_weights.names:
                 if not views.pieces[name].adapts:
                     raise EngineError(
                         f"vLLM gives the layer {views.pieces[name].module} no adapter: a direction would miss it, and "
                         "a step would move it (--noise full)."
                     )
-                refuse_fused(self.get_model(), views.pieces[name].module)
+                refuse_fused(layers, views.pieces[name].module)
         manager = getattr(getattr(self, "model_runner", None), "lora_manager", None)
         if manager is not None:
             if not hasattr(manager, "_load_adapter"):
@@ -237,12 +238,12 @@ def bare_heads(model: torch.nn.Module) -> None:
             )
 
 
-def refuse_fused(model: nn.Module, name: str) -> None:
+def refuse_fused(layers: Mapping[str, nn.Module], name: str) -> None:
     """Raise an EngineError where vLLM wants an adapter in parts for a layer that is one tensor in the checkpoint.
 
     So it is with `gate_up_proj` of GLM-4. A part of such a layer has a name that no module has.
     """
-    wrap = dict(model.named_modules()).get(name)
+    wrap = layers.get(name)
     parts = len(getattr(wrap, "lora_a_stacked", ()))
     if parts > 1 and "VariableSlice" not in type(wrap).__name__:  # which takes either
         raise EngineError(
